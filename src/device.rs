@@ -1,0 +1,275 @@
+//! The RDMA devices of this machine.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::gid::{GidCache, SysfsSource};
+use crate::sys::{DeviceHandle, list_devices};
+use crate::types::Guid;
+
+/// Where the nodes of the devices are.
+const NODES: &str = "/dev/infiniband";
+/// Where sysfs has one folder for each device.
+const CLASS: &str = "/sys/class/infiniband";
+
+/// The RDMA devices that were there when the list was made.
+///
+/// A device that comes or goes later changes nothing in it: make a new list. Names are those that
+/// a device had when this process first listed it; libibverbs does not follow a rename.
+#[derive(Debug, Clone)]
+pub struct DeviceList {
+    devices: Vec<Device>,
+}
+
+impl DeviceList {
+    /// Lists the devices (`ibv_get_device_list`), in the library's order.
+    ///
+    /// A machine without a device, or without RDMA in its kernel, has an empty list, which is no
+    /// error; [`absence`](DeviceList::absence) tells what is missing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceList`] when the library cannot list them at all: out of memory.
+    #[doc(alias = "ibv_get_device_list")]
+    pub fn new() -> Result<DeviceList> {
+        let handles = list_devices().map_err(|errno| Error::DeviceList { errno })?;
+        let devices =
+            handles.into_iter().map(|handle| Device { name: handle.name().into(), handle });
+        Ok(DeviceList { devices: devices.collect() })
+    }
+
+    /// How many devices there are.
+    pub fn len(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Whether there is no device.
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty()
+    }
+
+    /// The devices, in the library's order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Device> {
+        self.devices.iter()
+    }
+
+    /// The device of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`], with the names there are.
+    pub fn find(&self, name: &str) -> Result<&Device> {
+        self.iter().find(|device| device.name() == name).ok_or_else(|| Error::NoSuchDevice {
+            name: name.into(),
+            available: self.iter().map(|device| device.name().into()).collect(),
+        })
+    }
+
+    /// Why the list is empty, from what `/sys` and `/dev` have now; `None` when it is not.
+    pub fn absence(&self) -> Option<Absence> {
+        self.is_empty().then(|| Absence::look(Path::new(CLASS), Path::new(NODES)))
+    }
+}
+
+impl<'a> IntoIterator for &'a DeviceList {
+    type Item = &'a Device;
+    type IntoIter = std::slice::Iter<'a, Device>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl IntoIterator for DeviceList {
+    type Item = Device;
+    type IntoIter = std::vec::IntoIter<Device>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.devices.into_iter()
+    }
+}
+
+/// Why no RDMA device is listed. Prints what to do about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Absence {
+    /// The kernel has no RDMA subsystem loaded: `/sys/class/infiniband` is not there.
+    NoSubsystem,
+    /// The subsystem is there and has no device.
+    NoDevice,
+    /// The kernel has this device, but there is no `/dev/infiniband/uverbs*` here.
+    NoNode(Box<str>),
+    /// The kernel has this device and there are nodes, but libibverbs has no provider for it.
+    NoProvider(Box<str>),
+}
+
+impl Absence {
+    fn look(class: &Path, nodes: &Path) -> Absence {
+        let names = |folder: &Path| -> Option<Vec<String>> {
+            let entries = std::fs::read_dir(folder).ok()?.flatten();
+            let mut names: Vec<_> =
+                entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            names.sort();
+            Some(names)
+        };
+        let Some(devices) = names(class) else { return Absence::NoSubsystem };
+        let Some(device) = devices.into_iter().next() else { return Absence::NoDevice };
+        let nodes = names(nodes).unwrap_or_default();
+        if nodes.iter().any(|node| node.starts_with("uverbs")) {
+            Absence::NoProvider(device.into())
+        } else {
+            Absence::NoNode(device.into())
+        }
+    }
+}
+
+impl fmt::Display for Absence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Absence::NoSubsystem => write!(
+                f,
+                "no RDMA in this kernel: {CLASS} is not there; load the device's driver, or \
+                 `modprobe rdma_rxe` for a software device"
+            ),
+            Absence::NoDevice => write!(
+                f,
+                "no RDMA device: {CLASS} is empty; load the device's driver, or add a software \
+                 device with `rdma link add rxe0 type rxe netdev <interface>`"
+            ),
+            Absence::NoNode(device) => write!(
+                f,
+                "the kernel has {device}, but {NODES} has no uverbs node for it; `modprobe \
+                 ib_uverbs`, or give this container the nodes"
+            ),
+            Absence::NoProvider(device) => write!(
+                f,
+                "the kernel has {device}, but libibverbs has no provider for it; install the \
+                 providers (package ibverbs-providers, or rdma-core)"
+            ),
+        }
+    }
+}
+
+/// An RDMA device (`struct ibv_device`), not opened. Cheap to clone.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) name: Arc<str>,
+    pub(crate) handle: DeviceHandle,
+}
+
+impl Device {
+    /// Its name, `rxe0` or `mlx5_0` (`ibv_get_device_name`).
+    #[doc(alias = "ibv_get_device_name")]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its node GUID (`ibv_get_device_guid`); zero when the device has none.
+    #[doc(alias = "ibv_get_device_guid")]
+    pub fn guid(&self) -> Guid {
+        self.handle.guid()
+    }
+
+    /// The kernel's number for the device, which a rename does not change
+    /// (`ibv_get_device_index`, rdma-core 31); `None` where library or kernel does not tell.
+    #[doc(alias = "ibv_get_device_index")]
+    pub fn index(&self) -> Option<u32> {
+        self.handle.index()
+    }
+
+    /// The node that opening it opens: `/dev/infiniband/uverbs0`.
+    pub fn node(&self) -> PathBuf {
+        Path::new(NODES).join(self.handle.node_name())
+    }
+
+    /// Its folder in sysfs: `/sys/class/infiniband/rxe0`.
+    pub fn sysfs_path(&self) -> PathBuf {
+        self.handle.sysfs_path()
+    }
+
+    /// What it is on its network (`enum ibv_node_type`): 1 channel adapter, 4 iWARP NIC …
+    pub fn node_type(&self) -> i32 {
+        self.handle.node_type()
+    }
+
+    /// Its transport (`enum ibv_transport_type`): 0 InfiniBand and RoCE, 1 iWARP …
+    pub fn transport_type(&self) -> i32 {
+        self.handle.transport_type()
+    }
+
+    /// The device's GID tables, read from sysfs: for a device that this user may not open. Takes
+    /// three file reads a row, some 50 µs each, where an open device takes one system call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadTable`] when a file cannot be read or makes no sense.
+    pub fn gids_from_sysfs(&self) -> Result<GidCache> {
+        let source = SysfsSource::new(Arc::clone(&self.name), self.sysfs_path());
+        GidCache::new(Arc::clone(&self.name), Box::new(source))
+    }
+
+    /// Whether the node can be opened. `ibv_open_device` itself waits 5 s before it gives up on a
+    /// node it may not open, and then tells the wrong reason where `/dev/char` is missing. The
+    /// node is really opened: a container's device rules do not show in its permissions.
+    pub(crate) fn probe_node(&self) -> Result<()> {
+        let node = self.node();
+        let device = || self.name().into();
+        match OpenOptions::new().read(true).write(true).open(&node) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Err(Error::PermissionDenied { device: device(), node })
+            }
+            Err(_) if self.has_gone() => Err(Error::DeviceGone { device: device(), node }),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(Error::NoNode { device: device(), node })
+            }
+            // Whatever else it is, ibv_open_device meets it too and tells the errno.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Whether the kernel no longer has it.
+    pub(crate) fn has_gone(&self) -> bool {
+        !self.sysfs_path().exists()
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The four ways of having no device, in a folder of our own.
+    #[test]
+    fn each_absence_names_what_is_missing() {
+        let root = std::env::temp_dir().join(format!("rdma-verbs-absence-{}", std::process::id()));
+        let (class, nodes) = (root.join("class"), root.join("dev"));
+        let look = || Absence::look(&class, &nodes);
+        assert_eq!(look(), Absence::NoSubsystem);
+        std::fs::create_dir_all(&class).expect("a folder of the test's own");
+        assert_eq!(look(), Absence::NoDevice);
+        std::fs::create_dir(class.join("rxe0")).expect("a folder of the test's own");
+        assert_eq!(look(), Absence::NoNode("rxe0".into()));
+        std::fs::create_dir_all(nodes.join("rdma_cm")).expect("a folder of the test's own");
+        assert_eq!(look(), Absence::NoNode("rxe0".into()));
+        std::fs::create_dir(nodes.join("uverbs0")).expect("a folder of the test's own");
+        assert_eq!(look(), Absence::NoProvider("rxe0".into()));
+        std::fs::remove_dir_all(&root).expect("the test's own folder goes");
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_told_with_those_that_are() {
+        let list = DeviceList { devices: vec![] };
+        let error = list.find("rxe7").expect_err("the list is empty");
+        assert_eq!(error.to_string(), "no RDMA device named \"rxe7\"; there is no RDMA device");
+    }
+}

@@ -1,0 +1,337 @@
+//! What can go wrong, told with the object, the limit and what was asked.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::types::{GidEntry, ParseGidError, PortNum, Wanted};
+
+/// What every fallible call of this crate returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A C `errno` value, carried as the number it is.
+///
+/// Read only after a call has failed: `errno` means nothing after a success. Prints its name and
+/// the system's text; a number this crate has no name for is printed as a number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(i32);
+
+/// Makes the constants and the name table from one list.
+macro_rules! errnos {
+    ($($name:ident),* $(,)?) => {
+        #[allow(missing_docs)] // the names are the C library's own, errno(3)
+        impl Errno { $(pub const $name: Errno = Errno(libc::$name);)* }
+
+        impl Errno {
+            /// The symbolic name, `EINVAL` and the like; `None` for a number without one here.
+            pub fn name(self) -> Option<&'static str> {
+                match self.0 { $(libc::$name => Some(stringify!($name)),)* _ => None }
+            }
+        }
+    };
+}
+
+errnos!(
+    EPERM,
+    ENOENT,
+    EINTR,
+    EIO,
+    ENXIO,
+    EBADF,
+    EAGAIN,
+    ENOMEM,
+    EACCES,
+    EFAULT,
+    EBUSY,
+    EEXIST,
+    ENODEV,
+    EINVAL,
+    ENFILE,
+    EMFILE,
+    ENOTTY,
+    EFBIG,
+    ENOSPC,
+    EROFS,
+    ERANGE,
+    EDOM,
+    ENOSYS,
+    ENODATA,
+    EPROTO,
+    EOVERFLOW,
+    EOPNOTSUPP,
+    EADDRINUSE,
+    EADDRNOTAVAIL,
+    ENETDOWN,
+    ENETUNREACH,
+    ECONNREFUSED,
+    ECONNRESET,
+    EHOSTUNREACH,
+    ETIMEDOUT,
+    EPROTONOSUPPORT,
+    ENOPROTOOPT,
+    EMSGSIZE,
+    ENOBUFS,
+    EISCONN,
+    ENOTCONN,
+    EINPROGRESS,
+    EALREADY,
+    ECANCELED,
+    ESTALE,
+);
+
+impl Errno {
+    /// The error of the last failed C call on this thread (`errno`). Only directly after a
+    /// failure: a success leaves what was there.
+    #[doc(alias = "errno")]
+    pub fn last() -> Errno {
+        Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+
+    /// An errno from its number; any number is carried.
+    pub const fn from_raw(raw: i32) -> Errno {
+        Errno(raw)
+    }
+
+    /// The number, as C has it.
+    pub const fn raw(self) -> i32 {
+        self.0
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = std::io::Error::from_raw_os_error(self.0).to_string();
+        let text = text.split(" (os error").next().unwrap_or("unknown error");
+        match self.name() {
+            Some(name) => write!(f, "{name} ({}): {text}", self.0),
+            None => write!(f, "errno {}: {text}", self.0),
+        }
+    }
+}
+
+impl std::error::Error for Errno {}
+
+impl From<std::io::Error> for Errno {
+    /// The errno inside an I/O error; `EIO` for one that did not come from the system.
+    fn from(error: std::io::Error) -> Errno {
+        error.raw_os_error().map_or(Errno::EIO, Errno)
+    }
+}
+
+/// The device, port and table row that an error is about, as far as they are known.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Object {
+    /// The RDMA device's name, `rxe0`, `mlx5_0`.
+    pub device: Box<str>,
+    /// The port, where the call named one.
+    pub port: Option<PortNum>,
+    /// The table index, where the call named one.
+    pub index: Option<u32>,
+}
+
+impl Object {
+    /// A whole device.
+    pub(crate) fn device(name: &str) -> Object {
+        Object { device: name.into(), ..Object::default() }
+    }
+
+    /// One port of a device.
+    pub(crate) fn port(name: &str, port: PortNum) -> Object {
+        Object { port: Some(port), ..Object::device(name) }
+    }
+
+    /// One row of a table of a port.
+    pub(crate) fn row(name: &str, port: PortNum, index: u32) -> Object {
+        Object { index: Some(index), ..Object::port(name, port) }
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.device)?;
+        if let Some(port) = self.port {
+            write!(f, " port {port}")?;
+        }
+        if let Some(index) = self.index {
+            write!(f, " index {index}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Everything this crate's calls can fail with.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A verb failed: which, on what, and the errno it gave.
+    #[error("{verb} on {object}: {errno}")]
+    Verb {
+        /// The C function's name.
+        verb: &'static str,
+        /// What it was called on.
+        object: Object,
+        /// Why it failed.
+        errno: Errno,
+    },
+
+    /// The list of devices could not be had at all.
+    #[error("ibv_get_device_list: {errno}")]
+    DeviceList {
+        /// Why it failed.
+        errno: Errno,
+    },
+
+    /// No RDMA device of this name is listed.
+    #[error("no RDMA device named {name:?}; {}", listed(available))]
+    NoSuchDevice {
+        /// The name asked for.
+        name: Box<str>,
+        /// The names there are.
+        available: Vec<Box<str>>,
+    },
+
+    /// The device was listed but has gone since.
+    #[error("{device} has gone: it was listed, but {} is no longer there", node.display())]
+    DeviceGone {
+        /// The device's name when it was listed.
+        device: Box<str>,
+        /// Its node in `/dev/infiniband`.
+        node: PathBuf,
+    },
+
+    /// The device is there, but has no node in this `/dev`: a container that was not given it.
+    #[error("{device} has no node {}: give this container or chroot the device node", node.display())]
+    NoNode {
+        /// The device's name.
+        device: Box<str>,
+        /// The node that is missing.
+        node: PathBuf,
+    },
+
+    /// The device's node may not be opened by this user.
+    #[error("{device}: no permission to open {}; give this user read and write access to it", node.display())]
+    PermissionDenied {
+        /// The device's name.
+        device: Box<str>,
+        /// The node that cannot be opened.
+        node: PathBuf,
+    },
+
+    /// A port number outside `1..=ports`.
+    #[error("{device} has no port {port}: its ports are 1 to {ports}")]
+    NoSuchPort {
+        /// The device's name.
+        device: Box<str>,
+        /// The port asked for.
+        port: PortNum,
+        /// How many ports the device has.
+        ports: u32,
+    },
+
+    /// A GID table index beyond the port's table.
+    #[error("{object} is outside the GID table: its length is {len}")]
+    GidIndexOutOfRange {
+        /// The device, port and index asked for.
+        object: Object,
+        /// The table's length; the last index is one less.
+        len: u32,
+    },
+
+    /// A GID table row that holds no GID now.
+    #[error("{object} holds no GID: the row is empty")]
+    GidRowEmpty {
+        /// The device, port and index asked for.
+        object: Object,
+    },
+
+    /// No row of a device's GID tables carries what was looked for; tells what there is.
+    #[error("no GID table row of {device} carries {wanted}; {}", rows_there_are(.rows))]
+    GidNotFound {
+        /// The device whose tables were searched.
+        device: Box<str>,
+        /// The GID, address or netdev looked for.
+        wanted: Wanted,
+        /// The rows there are.
+        rows: Vec<GidEntry>,
+    },
+
+    /// A GID table as read from the device or from sysfs makes no sense.
+    #[error("GID table of {object}: {problem}")]
+    BadTable {
+        /// The device and port whose table it is.
+        object: Object,
+        /// What is wrong with it, with the file where there is one.
+        problem: Box<str>,
+    },
+
+    /// A text that is no GID.
+    #[error(transparent)]
+    ParseGid(#[from] ParseGidError),
+}
+
+/// The tail of "no such device": the names there are.
+fn listed(names: &[Box<str>]) -> String {
+    if names.is_empty() {
+        "there is no RDMA device".into()
+    } else {
+        format!("there is {}", names.join(", "))
+    }
+}
+
+/// The tail of "no such GID": the first rows there are, and how many more.
+fn rows_there_are(rows: &[GidEntry]) -> String {
+    const SHOWN: usize = 16;
+    if rows.is_empty() {
+        return "its tables hold no GID at all".into();
+    }
+    let shown: Vec<String> = rows.iter().take(SHOWN).map(GidEntry::to_string).collect();
+    let more = match rows.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    format!("there is {}{more}", shown.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errno_names_itself_or_its_number() {
+        assert_eq!(Errno::EINVAL.to_string(), "EINVAL (22): Invalid argument");
+        assert_eq!(format!("{:?}", Errno::EOPNOTSUPP), "EOPNOTSUPP");
+        assert_eq!(format!("{:?}", Errno::from_raw(4711)), "errno 4711");
+        assert!(Errno::from_raw(4711).to_string().starts_with("errno 4711: "));
+    }
+
+    #[test]
+    fn errors_name_object_limit_and_what_was_asked() {
+        let port = PortNum::new(1).expect("1 is a port number");
+        let error =
+            Error::GidIndexOutOfRange { object: Object::row("rxe0", port, 4096), len: 1024 };
+        assert_eq!(
+            error.to_string(),
+            "rxe0 port 1 index 4096 is outside the GID table: its length is 1024"
+        );
+        let error = Error::NoSuchDevice {
+            name: "rxe9".into(),
+            available: vec!["rxe0".into(), "rxe1".into()],
+        };
+        assert_eq!(error.to_string(), "no RDMA device named \"rxe9\"; there is rxe0, rxe1");
+        let error = Error::NoSuchDevice { name: "rxe9".into(), available: vec![] };
+        assert_eq!(error.to_string(), "no RDMA device named \"rxe9\"; there is no RDMA device");
+    }
+
+    #[test]
+    fn an_error_stays_small_enough_to_return() {
+        assert!(size_of::<Error>() <= 64, "{}", size_of::<Error>());
+    }
+}

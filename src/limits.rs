@@ -1,0 +1,141 @@
+//! What a device is and how much it gives.
+
+use std::ffi::CStr;
+
+use crate::sys::DeviceAttrRaw;
+use crate::types::Guid;
+
+/// A device's identity and limits (`struct ibv_device_attr_ex`, `ibv_query_device_ex`), asked
+/// once when it was opened.
+///
+/// Limits are the most that one object may ask for, or the most of them there can be; whether the
+/// memory for it is to be had is another matter. A limit the device tells as negative is 0 here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceLimits {
+    /// The firmware's version, in the vendor's own form; empty on software devices.
+    pub fw_ver: Box<str>,
+    /// The device's own GUID.
+    pub node_guid: Guid,
+    /// The GUID of the card or machine it is part of.
+    pub sys_image_guid: Guid,
+    /// The vendor's IEEE number.
+    pub vendor_id: u32,
+    /// The vendor's number for this kind of device.
+    pub vendor_part_id: u32,
+    /// The hardware's version.
+    pub hw_ver: u32,
+    /// Ports, counted from 1.
+    pub ports: u32,
+    /// Completion vectors: 0 to one less can be asked for.
+    pub completion_vectors: u32,
+    /// Largest memory region, in bytes.
+    pub max_mr_size: u64,
+    /// Page sizes it can map, as a set: bit n for 2^n bytes.
+    pub page_size_cap: u64,
+    /// Queue pairs.
+    pub max_qp: u32,
+    /// Work requests on one queue of a queue pair.
+    pub max_qp_wr: u32,
+    /// Capabilities (`IBV_DEVICE_*`), bit by bit; the upper half is 0 where they are not told.
+    pub capabilities: u64,
+    /// Scatter/gather entries of one work request.
+    pub max_sge: u32,
+    /// Scatter/gather entries of one RDMA read (`max_sge_rd`; iWARP devices have fewer).
+    pub max_sge_rd: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Entries of one completion queue.
+    pub max_cqe: u32,
+    /// Memory regions.
+    pub max_mr: u32,
+    /// Protection domains.
+    pub max_pd: u32,
+    /// RDMA reads and atomics that one queue pair can answer at a time.
+    pub max_qp_rd_atom: u32,
+    /// RDMA reads and atomics that one queue pair can have under way.
+    pub max_qp_init_rd_atom: u32,
+    /// RDMA reads and atomics that the whole device can answer at a time.
+    pub max_res_rd_atom: u32,
+    /// Atomics (`enum ibv_atomic_cap`): 0 none, 1 among queue pairs of the device, 2 also with the
+    /// CPU.
+    pub atomic_cap: u32,
+    /// Memory windows.
+    pub max_mw: u32,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// Queue pairs in one multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// Queue pairs in all multicast groups together.
+    pub max_total_mcast_qp_attach: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Work requests on one shared receive queue.
+    pub max_srq_wr: u32,
+    /// Scatter entries of one work request of a shared receive queue.
+    pub max_srq_sge: u32,
+    /// Partitions: rows of a port's P_Key table.
+    pub max_pkeys: u16,
+    /// How long it takes to acknowledge, as a code: 4.096 µs × 2^code.
+    pub local_ca_ack_delay: u8,
+    /// On-demand paging (`IBV_ODP_*`), bit by bit; 0 where there is none.
+    pub odp_capabilities: u64,
+    /// The bits of a completion's time stamp; 0 where there is none.
+    pub completion_timestamp_mask: u64,
+    /// The rate of the device's clock, in kHz; 0 where it has none.
+    pub hca_core_clock_khz: u64,
+    /// Device memory, in bytes.
+    pub max_dm_size: u64,
+}
+
+impl DeviceLimits {
+    pub(crate) fn from_raw(raw: &DeviceAttrRaw, completion_vectors: i32) -> DeviceLimits {
+        let attr = &raw.orig_attr;
+        let count = |n: i32| u32::try_from(n).unwrap_or(0);
+        let fw_ver = attr.fw_ver.map(|c| c as u8);
+        let fw_ver = CStr::from_bytes_until_nul(&fw_ver).unwrap_or_default();
+        // The old field is 8 bits wide: a device with more ports tells them in the new one only.
+        let ports = raw.phys_port_cnt_ex.max(attr.phys_port_cnt.into());
+        DeviceLimits {
+            fw_ver: fw_ver.to_string_lossy().into(),
+            node_guid: Guid::from_be(attr.node_guid),
+            sys_image_guid: Guid::from_be(attr.sys_image_guid),
+            vendor_id: attr.vendor_id,
+            vendor_part_id: attr.vendor_part_id,
+            hw_ver: attr.hw_ver,
+            ports,
+            completion_vectors: count(completion_vectors),
+            max_mr_size: attr.max_mr_size,
+            page_size_cap: attr.page_size_cap,
+            max_qp: count(attr.max_qp),
+            max_qp_wr: count(attr.max_qp_wr),
+            capabilities: raw.device_cap_flags_ex | u64::from(attr.device_cap_flags),
+            max_sge: count(attr.max_sge),
+            max_sge_rd: count(attr.max_sge_rd),
+            max_cq: count(attr.max_cq),
+            max_cqe: count(attr.max_cqe),
+            max_mr: count(attr.max_mr),
+            max_pd: count(attr.max_pd),
+            max_qp_rd_atom: count(attr.max_qp_rd_atom),
+            max_qp_init_rd_atom: count(attr.max_qp_init_rd_atom),
+            max_res_rd_atom: count(attr.max_res_rd_atom),
+            atomic_cap: attr.atomic_cap,
+            max_mw: count(attr.max_mw),
+            max_mcast_grp: count(attr.max_mcast_grp),
+            max_mcast_qp_attach: count(attr.max_mcast_qp_attach),
+            max_total_mcast_qp_attach: count(attr.max_total_mcast_qp_attach),
+            max_ah: count(attr.max_ah),
+            max_srq: count(attr.max_srq),
+            max_srq_wr: count(attr.max_srq_wr),
+            max_srq_sge: count(attr.max_srq_sge),
+            max_pkeys: attr.max_pkeys,
+            local_ca_ack_delay: attr.local_ca_ack_delay,
+            odp_capabilities: raw.odp_caps.general_caps,
+            completion_timestamp_mask: raw.completion_timestamp_mask,
+            hca_core_clock_khz: raw.hca_core_clock,
+            max_dm_size: raw.max_dm_size,
+        }
+    }
+}

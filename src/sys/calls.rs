@@ -1,0 +1,90 @@
+//! Every C function in use, declared once for both backends.
+
+use std::ffi::{c_int, c_void};
+
+use super::abi::{
+    ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_mr, ibv_pd, ibv_port_attr,
+};
+use super::abi::{ibv_srq, ibv_srq_init_attr_ex};
+
+/// With rdma-sys: a function of the same name and arguments that calls through it. `same` admits
+/// only a pointer for a pointer and the same integer for an integer, so that the compiler checks
+/// our list against the C headers.
+#[cfg(feature = "rdma-sys")]
+macro_rules! calls {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)?;)*) => {$(
+        $(#[$doc])*
+        pub(crate) unsafe fn $name($($arg: $type),*) $(-> $ret)? {
+            // SAFETY: the caller keeps the C function's contract; pointers only change the name
+            // of the struct they point to, which `layout` shows to be the same struct.
+            unsafe { same(rdma_sys::$name($(same($arg)),*)) }
+        }
+    )*};
+}
+
+/// Without it: linked by the library's full name, which needs no -dev package.
+#[cfg(not(feature = "rdma-sys"))]
+macro_rules! calls {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)?;)*) => {
+        #[link(name = "libibverbs.so.1", kind = "dylib", modifiers = "+verbatim")]
+        unsafe extern "C" {
+            $($(#[$doc])* pub(crate) fn $name($($arg: $type),*) $(-> $ret)?;)*
+        }
+    };
+}
+
+calls! {
+    /// NULL and errno, or a NULL-terminated array.
+    fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device;
+    /// Drops one reference of every device in it.
+    fn ibv_free_device_list(list: *mut *mut ibv_device);
+    /// Network order; 0 when not known.
+    fn ibv_get_device_guid(device: *mut ibv_device) -> u64;
+    /// NULL and errno.
+    fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
+    /// 0, or -1 and errno.
+    fn ibv_close_device(context: *mut ibv_context) -> c_int;
+    /// 0 or the errno.
+    fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
+    /// 0, or -1 and errno; an empty row is 0 and a zero GID.
+    fn ibv_query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int;
+    /// 0 or the errno. Fills only the part that old programs know: zero the struct first.
+    fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int;
+    /// NULL and errno. Reads the first fields, which the extended struct shares.
+    fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
+    /// NULL and errno. Refuses the optional access flags.
+    fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
+}
+
+/// A pointer to C's struct under either backend's name, or the same integer.
+#[cfg(feature = "rdma-sys")]
+fn same<A: Same<B>, B>(a: A) -> B {
+    a.same()
+}
+
+#[cfg(feature = "rdma-sys")]
+trait Same<B> {
+    fn same(self) -> B;
+}
+
+#[cfg(feature = "rdma-sys")]
+mod same_impls {
+    use super::Same;
+
+    impl<A, B> Same<*mut B> for *mut A {
+        fn same(self) -> *mut B {
+            self.cast()
+        }
+    }
+
+    impl<A, B> Same<*const B> for *const A {
+        fn same(self) -> *const B {
+            self.cast()
+        }
+    }
+
+    macro_rules! integers {
+        ($($type:ty),*) => {$(impl Same<$type> for $type { fn same(self) -> $type { self } })*};
+    }
+    integers!((), u8, u16, u32, u64, i32, i64, usize, isize);
+}

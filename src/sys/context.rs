@@ -1,0 +1,94 @@
+//! The owner of an `ibv_context`.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+use super::abi::{ibv_context, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr};
+use super::ops::{self, Newer};
+use super::{calls, conv};
+use crate::error::Errno;
+use crate::types::{Gid, PortNum};
+
+/// An open device; closed when dropped. Everything made on it must be gone by then.
+pub(crate) struct ContextHandle {
+    context: NonNull<ibv_context>,
+}
+
+// SAFETY: verbs may be called from any thread (the library's man pages promise thread safety for
+// all of them), and closing does not depend on the thread that opened.
+unsafe impl Send for ContextHandle {}
+// SAFETY: as above; the methods that take `&self` only call such verbs.
+unsafe impl Sync for ContextHandle {}
+
+impl Drop for ContextHandle {
+    fn drop(&mut self) {
+        // SAFETY: opened by us, closed once, here. A failure is left alone: the descriptors are
+        // closed all the same and there is nobody to tell.
+        unsafe { calls::ibv_close_device(self.context.as_ptr()) };
+    }
+}
+
+impl ContextHandle {
+    /// # Safety
+    ///
+    /// The context is open and nobody else closes it.
+    pub(crate) unsafe fn new(context: NonNull<ibv_context>) -> ContextHandle {
+        ContextHandle { context }
+    }
+
+    fn raw(&self) -> *mut ibv_context {
+        self.context.as_ptr()
+    }
+
+    /// How many completion vectors the device has: 0 to n-1 are valid.
+    pub(crate) fn num_comp_vectors(&self) -> i32 {
+        // SAFETY: the context is open while `self` lives.
+        unsafe { (*self.raw()).num_comp_vectors }
+    }
+
+    pub(crate) fn query_device(&self) -> Result<ibv_device_attr_ex, Errno> {
+        // SAFETY: the context is open while `self` lives.
+        unsafe { ops::query_device_ex(self.raw()) }
+    }
+
+    pub(crate) fn query_port(&self, port: PortNum) -> Result<ibv_port_attr, Errno> {
+        // SAFETY: the context is open while `self` lives.
+        unsafe { ops::query_port(self.raw(), port.get()) }
+    }
+
+    /// `ibv_query_gid`: an empty row is the zero GID.
+    pub(crate) fn query_gid(&self, port: PortNum, index: u32) -> Result<Gid, Errno> {
+        let index = c_int::try_from(index).map_err(|_| Errno::EINVAL)?;
+        let mut gid = ibv_gid { raw: [0; 16] };
+        // SAFETY: the context is open, and the GID is written during the call only.
+        let returned = unsafe { calls::ibv_query_gid(self.raw(), port.get(), index, &mut gid) };
+        conv::zero_or_minus_one(returned).map(|()| Gid::from_bytes(gid.raw))
+    }
+
+    /// `ibv_query_gid_ex`: one row, `ENODATA` when it is empty, `EOPNOTSUPP` when the library
+    /// lacks the call.
+    pub(crate) fn query_gid_entry(
+        &self,
+        port: PortNum,
+        index: u32,
+    ) -> Result<ibv_gid_entry, Errno> {
+        let query = Newer::get().query_gid_ex.ok_or(Errno::EOPNOTSUPP)?;
+        let mut entry = ibv_gid_entry::ZERO;
+        let size = size_of::<ibv_gid_entry>();
+        // SAFETY: the context is open, and at most `size` bytes are written during the call.
+        let returned = unsafe { query(self.raw(), port.get().into(), index, &mut entry, 0, size) };
+        conv::zero_or_errno(returned).map(|()| entry)
+    }
+
+    /// `ibv_query_gid_table`: all live rows of all ports into `rows`, and how many there were.
+    /// `EINVAL` when there is not room for all; `EOPNOTSUPP` when the library lacks the call.
+    pub(crate) fn query_gid_table(&self, rows: &mut [ibv_gid_entry]) -> Result<usize, Errno> {
+        let query = Newer::get().query_gid_table.ok_or(Errno::EOPNOTSUPP)?;
+        let size = size_of::<ibv_gid_entry>();
+        // SAFETY: the context is open, and at most `rows.len()` rows of `size` bytes are written
+        // during the call.
+        let returned = unsafe { query(self.raw(), rows.as_mut_ptr(), rows.len(), 0, size) };
+        // More rows than there is room for would be a lie of the library.
+        conv::count_or_negative_errno(returned).map(|count| count.min(rows.len()))
+    }
+}

@@ -1,0 +1,159 @@
+//! Our structs against the C headers', as rdma-sys reads them on the machine that builds: size,
+//! alignment and the offset of every field, so that neither backend can drift from C.
+
+use std::mem::offset_of;
+
+use super::abi;
+
+/// Compares one struct. A field written `ours: theirs` has another name there.
+macro_rules! same {
+    ($name:ident { $($ours:ident $(: $theirs:ident)?),* $(,)? }) => {{
+        assert_eq!(size_of::<abi::$name>(), size_of::<rdma_sys::$name>(), concat!("size of ", stringify!($name)));
+        assert_eq!(align_of::<abi::$name>(), align_of::<rdma_sys::$name>(), concat!("alignment of ", stringify!($name)));
+        $(assert_eq!(
+            offset_of!(abi::$name, $ours),
+            same!(@offset $name $ours $($theirs)?),
+            concat!("offset of ", stringify!($name), ".", stringify!($ours)),
+        );)*
+        // Every field of ours is in the list: this pattern has no `..`.
+        #[allow(dead_code)]
+        fn complete(s: abi::$name) { let abi::$name { $($ours: _),* } = s; }
+    }};
+    (@offset $name:ident $ours:ident) => { offset_of!(rdma_sys::$name, $ours) };
+    (@offset $name:ident $ours:ident $theirs:ident) => { offset_of!(rdma_sys::$name, $theirs) };
+}
+
+#[test]
+fn structs_are_laid_out_as_the_headers_say() {
+    same!(ibv_device { _ops, node_type, transport_type, name, dev_name, dev_path, ibdev_path });
+    same!(ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat });
+    same!(ibv_context_ops { _all: _compat_query_device });
+    same!(ibv_device_attr {
+        fw_ver,
+        node_guid,
+        sys_image_guid,
+        max_mr_size,
+        page_size_cap,
+        vendor_id,
+        vendor_part_id,
+        hw_ver,
+        max_qp,
+        max_qp_wr,
+        device_cap_flags,
+        max_sge,
+        max_sge_rd,
+        max_cq,
+        max_cqe,
+        max_mr,
+        max_pd,
+        max_qp_rd_atom,
+        max_ee_rd_atom,
+        max_res_rd_atom,
+        max_qp_init_rd_atom,
+        max_ee_init_rd_atom,
+        atomic_cap,
+        max_ee,
+        max_rdd,
+        max_mw,
+        max_raw_ipv6_qp,
+        max_raw_ethy_qp,
+        max_mcast_grp,
+        max_mcast_qp_attach,
+        max_total_mcast_qp_attach,
+        max_ah,
+        max_fmr,
+        max_map_per_fmr,
+        max_srq,
+        max_srq_wr,
+        max_srq_sge,
+        max_pkeys,
+        local_ca_ack_delay,
+        phys_port_cnt,
+    });
+    same!(ibv_device_attr_ex {
+        orig_attr,
+        comp_mask,
+        odp_caps,
+        completion_timestamp_mask,
+        hca_core_clock,
+        device_cap_flags_ex,
+        tso_caps,
+        rss_caps,
+        max_wq_type_rq,
+        packet_pacing_caps,
+        raw_packet_caps,
+        tm_caps,
+        cq_mod_caps,
+        max_dm_size,
+        pci_atomic_caps,
+        xrc_odp_caps,
+        phys_port_cnt_ex,
+    });
+    same!(ibv_odp_caps { general_caps, per_transport_caps });
+    same!(ibv_rss_caps {
+        supported_qpts,
+        max_rwq_indirection_tables,
+        max_rwq_indirection_table_size,
+        rx_hash_fields_mask,
+        rx_hash_function,
+    });
+    same!(ibv_cq_moderation_caps { max_cq_count, max_cq_period });
+    same!(ibv_port_attr {
+        state,
+        max_mtu,
+        active_mtu,
+        gid_tbl_len,
+        port_cap_flags,
+        max_msg_sz,
+        bad_pkey_cntr,
+        qkey_viol_cntr,
+        pkey_tbl_len,
+        lid,
+        sm_lid,
+        lmc,
+        max_vl_num,
+        sm_sl,
+        subnet_timeout,
+        init_type_reply,
+        active_width,
+        active_speed,
+        phys_state,
+        link_layer,
+        flags,
+        port_cap_flags2,
+    });
+    same!(ibv_gid { raw });
+    same!(ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex });
+    same!(ibv_async_event { element, event_type });
+    same!(ibv_srq_init_attr_ex { srq_context, attr, comp_mask, srq_type, pd, xrcd, cq, tm_cap });
+    same!(ibv_srq_attr { max_wr, max_sge, srq_limit });
+    same!(ibv_pd { context, handle });
+    same!(ibv_mr { context, pd, addr, length, handle, lkey, rkey });
+}
+
+/// The extended context grows at its front, so what must agree is the distance from the end.
+#[test]
+fn extended_context_agrees_from_its_end() {
+    macro_rules! from_end {
+        ($($ours:ident: $theirs:ident),* $(,)?) => {$(
+            assert_eq!(
+                size_of::<abi::verbs_context>() - offset_of!(abi::verbs_context, $ours),
+                size_of::<rdma_sys::verbs_context>() - offset_of!(rdma_sys::verbs_context, $theirs),
+                stringify!($ours),
+            );
+        )*};
+    }
+    from_end!(
+        query_port: query_port,
+        _advise_mr_to_create_cq_ex: advise_mr,
+        _priv: priv_,
+        query_device_ex: query_device_ex,
+        _destroy_flow_to_get_srq_num: ibv_destroy_flow,
+        create_srq_ex: create_srq_ex,
+        _open_xrcd: open_xrcd,
+        _close_xrcd: close_xrcd,
+        _abi_placeholder3: _ABI_placeholder3,
+        sz: sz,
+        context: context,
+    );
+}

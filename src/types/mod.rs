@@ -1,0 +1,15 @@
+//! The numbers and names of RDMA, as types: no C value travels through this crate bare.
+
+mod entry;
+mod gid;
+mod num;
+mod parse;
+mod wanted;
+
+pub use entry::{GidEntry, GidType, IfName};
+pub use gid::{FullGid, Gid, GidScope};
+pub use num::{Guid, Lid, LinkLayer, Mtu, PortNum, PortState, RKey};
+pub use parse::ParseGidError;
+pub use wanted::Wanted;
+
+pub(crate) use num::encoded_time;
