@@ -19,7 +19,7 @@ use serde::Serialize;
 /// GID, of which type, on which network interface.
 #[derive(Parser)]
 #[command(version)]
-struct Options {
+pub(crate) struct Options {
     /// Only this RDMA device, such as rxe0 or mlx5_0
     #[arg(short, long, value_name = "DEVICE")]
     device: Option<String>,
@@ -58,10 +58,11 @@ struct Tables {
 }
 
 fn main() -> ExitCode {
-    common::exit("gids", run(&Options::parse()))
+    common::exit("gids", output(&Options::parse()).and_then(|text| common::print(&text)))
 }
 
-fn run(options: &Options) -> Result<(), String> {
+/// What the program prints.
+pub(crate) fn output(options: &Options) -> Result<String, String> {
     let list = DeviceList::new().map_err(|error| error.to_string())?;
     if let Some(absence) = list.absence() {
         return Err(absence.to_string());
@@ -82,12 +83,11 @@ fn run(options: &Options) -> Result<(), String> {
         return Err("no device's GID table could be read".into());
     }
     let rows = rows(options, &tables)?;
-    let text = if options.json {
-        serde_json::to_string_pretty(&rows).map_err(|error| error.to_string())? + "\n"
-    } else {
-        table(&rows)
-    };
-    common::print(&text)
+    if !options.json {
+        return Ok(table(&rows));
+    }
+    let json = serde_json::to_string_pretty(&rows).map_err(|error| error.to_string())?;
+    Ok(json + "\n")
 }
 
 /// The device's tables: from the device, or from sysfs when it may not be opened.

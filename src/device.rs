@@ -232,9 +232,9 @@ impl Device {
         }
     }
 
-    /// Whether the kernel no longer has it.
+    /// Whether the kernel has removed it, though others may still have it open.
     pub(crate) fn has_gone(&self) -> bool {
-        !self.sysfs_path().exists()
+        !self.handle.node_sysfs_path().exists()
     }
 }
 

@@ -36,7 +36,8 @@ impl ContextHandle {
         ContextHandle { context }
     }
 
-    fn raw(&self) -> *mut ibv_context {
+    /// For the calls of this folder; good while `self` lives.
+    pub(crate) fn raw(&self) -> *mut ibv_context {
         self.context.as_ptr()
     }
 

@@ -82,6 +82,13 @@ impl DeviceHandle {
         Path::new(text(unsafe { &(*self.device.as_ptr()).ibdev_path })).into()
     }
 
+    /// The folder of its node's class in sysfs, which goes as soon as the device is removed; the
+    /// device's own folder stays while somebody has it open.
+    pub(crate) fn node_sysfs_path(&self) -> PathBuf {
+        // SAFETY: as for the name.
+        Path::new(text(unsafe { &(*self.device.as_ptr()).dev_path })).into()
+    }
+
     /// `enum ibv_node_type`, as a number.
     pub(crate) fn node_type(&self) -> i32 {
         // SAFETY: the list holds the device.

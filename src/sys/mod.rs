@@ -43,7 +43,7 @@ mod device;
 #[cfg(all(test, feature = "rdma-sys"))]
 mod layout;
 pub(crate) mod netdev;
-mod ops;
+pub(crate) mod ops;
 
 pub(crate) use abi::{ibv_device_attr_ex as DeviceAttrRaw, ibv_port_attr as PortAttrRaw};
 pub(crate) use context::ContextHandle;
