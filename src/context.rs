@@ -1,15 +1,19 @@
 //! An open device.
 
 use std::fmt;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::device::Device;
 use crate::error::{Errno, Error, Object, Result};
-use crate::gid::{GidCache, PortShape, VerbsSource};
+use crate::event::{EventQueue, Events};
+use crate::gid::{self, GidCache, PortShape, VerbsSource};
+use crate::kept::Announcements;
 use crate::limits::DeviceLimits;
+use crate::pkey::{self, PKeyCache};
 use crate::port::PortAttr;
 use crate::sys::ContextHandle;
-use crate::types::{Gid, PortNum};
+use crate::types::{Gid, GidEntry, PortNum};
 
 /// An open device (`struct ibv_context`), with its limits and its GID tables.
 ///
@@ -24,7 +28,12 @@ struct Inner {
     handle: Arc<ContextHandle>,
     device: Device,
     limits: DeviceLimits,
+    events: Arc<Events>,
     gids: GidCache,
+    /// Read when first asked for: a file read a row.
+    pkeys: OnceLock<PKeyCache>,
+    /// Held by whoever reads them first.
+    first_pkeys: Mutex<()>,
 }
 
 impl Device {
@@ -56,8 +65,20 @@ impl Device {
         let ports = shapes(self, &handle, limits.ports)?;
         let device = Arc::clone(&self.name);
         let source = VerbsSource::new(device, Arc::clone(&handle), ports, self.sysfs_path());
-        let gids = GidCache::new(Arc::clone(&self.name), Box::new(source))?;
-        Ok(Context { inner: Arc::new(Inner { handle, device: self.clone(), limits, gids }) })
+        let events = Arc::new(Events::new(Arc::clone(&self.name), Arc::clone(&handle)));
+        let announcements: Arc<dyn Announcements> = Arc::clone(&events) as _;
+        let announce = |kept: &_| events.announce_gids_to(kept);
+        let gids = gid::cache(&self.name, source, Some(announcements), announce)?;
+        let inner = Inner {
+            handle,
+            device: self.clone(),
+            limits,
+            events,
+            gids,
+            pkeys: OnceLock::new(),
+            first_pkeys: Mutex::new(()),
+        };
+        Ok(Context { inner: Arc::new(inner) })
     }
 }
 
@@ -97,6 +118,59 @@ impl Context {
         &self.inner.gids
     }
 
+    /// The device's P_Key tables, answered from memory. The first call reads them, a file read a
+    /// row; no later one does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] when the first read fails; the next call tries again.
+    #[doc(alias = "ibv_query_pkey")]
+    pub fn pkeys(&self) -> Result<&PKeyCache> {
+        let inner = &*self.inner;
+        if let Some(pkeys) = inner.pkeys.get() {
+            return Ok(pkeys);
+        }
+        let first = inner.first_pkeys.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pkeys) = inner.pkeys.get() {
+            return Ok(pkeys);
+        }
+        let ports: Result<Vec<_>> =
+            self.ports().map(|port| Ok((port, self.port(port)?.pkey_table_len))).collect();
+        let calls = Arc::clone(&inner.handle);
+        let announcements: Arc<dyn Announcements> = Arc::clone(&inner.events) as _;
+        let announce = |kept: &_| inner.events.announce_pkeys_to(kept);
+        let name = &inner.device.name;
+        let read = pkey::cache(name, calls, ports?, Some(announcements), announce)?;
+        let pkeys = inner.pkeys.get_or_init(|| read);
+        drop(first);
+        Ok(pkeys)
+    }
+
+    /// Takes in the asynchronous events there are, without waiting, reads the tables anew that one
+    /// told a change of, and gives the number of events. For a program with a loop of its own:
+    /// wait until the context's descriptor ([`AsFd`]) is readable, then call this; the tables that
+    /// [`cached`](GidCache::cached) answers from then stay true.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceFatal`] when the device has failed, [`Error::Verb`] when its events or
+    /// tables cannot be read.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn process_events(&self) -> Result<usize> {
+        let count = self.inner.events.drain()?;
+        self.inner.gids.catch_up()?;
+        if let Some(pkeys) = self.inner.pkeys.get() {
+            pkeys.catch_up()?;
+        }
+        Ok(count)
+    }
+
+    /// A queue of this context's events, from now on. Any number of subscribers get each event.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn subscribe(&self) -> EventQueue {
+        self.inner.events.subscribe()
+    }
+
     /// The ports, from 1.
     pub fn ports(&self) -> impl Iterator<Item = PortNum> + use<> {
         let last = u8::try_from(self.inner.limits.ports).unwrap_or(u8::MAX);
@@ -124,18 +198,40 @@ impl Context {
     /// [`Error::GidRowEmpty`] for a row without a GID.
     #[doc(alias = "ibv_query_gid")]
     pub fn query_gid(&self, port: PortNum, index: u32) -> Result<Gid> {
-        self.check_port(port)?;
-        let object = || Object::row(self.inner.device.name(), port, index);
-        let len = self.inner.gids.cached().port(port).map_or(0, |table| table.capacity());
-        if index >= len {
-            return Err(Error::GidIndexOutOfRange { object: object(), len });
-        }
+        let object = self.check_row(port, index)?;
         match self.inner.handle.query_gid(port, index) {
-            Ok(gid) if gid.is_zero() => Err(Error::GidRowEmpty { object: object() }),
+            Ok(gid) if gid.is_zero() => Err(Error::GidRowEmpty { object }),
             Ok(gid) => Ok(gid),
-            Err(Errno::ENODATA) => Err(Error::GidRowEmpty { object: object() }),
-            Err(errno) => Err(Error::Verb { verb: "ibv_query_gid", object: object(), errno }),
+            Err(Errno::ENODATA) => Err(Error::GidRowEmpty { object }),
+            Err(errno) => Err(Error::Verb { verb: "ibv_query_gid", object, errno }),
         }
+    }
+
+    /// One row as the device has it now (`ibv_query_gid_ex`): one system call. `None` when it is
+    /// empty. Where library or kernel lack the call, the tables are read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchPort`] and [`Error::GidIndexOutOfRange`] before any call.
+    #[doc(alias = "ibv_query_gid_ex")]
+    pub fn query_row(&self, port: PortNum, index: u32) -> Result<Option<GidEntry>> {
+        let object = self.check_row(port, index)?;
+        match self.inner.handle.query_gid_entry(port, index) {
+            Ok(raw) => Ok(gid::row(&raw)),
+            Err(Errno::ENODATA) => Ok(None),
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENOTTY) => {
+                Ok(self.inner.gids.fresh()?.row(port, index).copied())
+            }
+            Err(errno) => Err(Error::Verb { verb: "ibv_query_gid_ex", object, errno }),
+        }
+    }
+
+    /// The place, if there is such a one.
+    fn check_row(&self, port: PortNum, index: u32) -> Result<Object> {
+        self.check_port(port)?;
+        let object = Object::row(self.inner.device.name(), port, index);
+        let len = self.inner.gids.cached().port(port).map_or(0, |table| table.capacity());
+        if index < len { Ok(object) } else { Err(Error::GidIndexOutOfRange { object, len }) }
     }
 
     fn check_port(&self, port: PortNum) -> Result<()> {
@@ -145,6 +241,14 @@ impl Context {
             return Err(Error::NoSuchPort { device, port, ports });
         }
         Ok(())
+    }
+}
+
+impl AsFd for Context {
+    /// Readable when there are asynchronous events. Only to wait on: reading it takes events from
+    /// this crate. It is in non-blocking mode.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.handle.async_fd()
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::gid::{GidCache, SysfsSource};
+use crate::gid::{self, GidCache, SysfsSource};
 use crate::sys::{DeviceHandle, list_devices};
 use crate::types::Guid;
 
@@ -209,7 +209,7 @@ impl Device {
     /// [`Error::BadTable`] when a file cannot be read or makes no sense.
     pub fn gids_from_sysfs(&self) -> Result<GidCache> {
         let source = SysfsSource::new(Arc::clone(&self.name), self.sysfs_path());
-        GidCache::new(Arc::clone(&self.name), Box::new(source))
+        gid::cache(&self.name, source, None, |_| ())
     }
 
     /// Whether the node can be opened. `ibv_open_device` itself waits 5 s before it gives up on a

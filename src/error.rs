@@ -1,9 +1,13 @@
 //! What can go wrong, told with the object, the limit and what was asked.
 
+mod moved;
+
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::types::{GidEntry, ParseGidError, PortNum, Wanted};
+
+pub use moved::GidMoved;
 
 /// What every fallible call of this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -225,6 +229,13 @@ pub enum Error {
         node: PathBuf,
     },
 
+    /// The device has failed (`IBV_EVENT_DEVICE_FATAL`): close everything made on it.
+    #[error("{device} has failed (DEVICE_FATAL): close what was made on it and open it again")]
+    DeviceFatal {
+        /// The device's name.
+        device: Box<str>,
+    },
+
     /// A port number outside `1..=ports`.
     #[error("{device} has no port {port}: its ports are 1 to {ports}")]
     NoSuchPort {
@@ -251,6 +262,17 @@ pub enum Error {
         /// The device, port and index asked for.
         object: Object,
     },
+
+    /// A GID table index that verbs cannot carry: the row can be seen and found, but not used.
+    #[error("{object} cannot be used: verbs carry an index of 0 to 255")]
+    GidIndexTooLarge {
+        /// The device, port and index asked for.
+        object: Object,
+    },
+
+    /// A row is not what it was when it was looked up.
+    #[error(transparent)]
+    GidMoved(Box<GidMoved>),
 
     /// No row of a device's GID tables carries what was looked for; tells what there is.
     #[error("no GID table row of {device} carries {wanted}; {}", rows_there_are(.rows))]

@@ -53,22 +53,35 @@
 
 // Lints stand in Cargo.toml: `unsafe_code` is denied but in `sys`, the seam to C.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+mod cache;
 mod context;
 mod device;
 mod error;
+mod event;
 mod gid;
+mod kept;
 mod limits;
+mod pinned;
+mod pkey;
 mod port;
 mod sys;
 mod types;
 
+pub use cache::{Cache, SnapshotRef};
 pub use context::Context;
 pub use device::{Absence, Device, DeviceList};
-pub use error::{Errno, Error, Object, Result};
-pub use gid::{GidCache, GidSnapshot, Matches, PortTable, SnapshotRef};
+pub use error::{Errno, Error, GidMoved, Object, Result};
+pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
+pub use gid::{GidCache, GidSnapshot, Matches, PortTable};
+pub use kept::CacheStats;
 pub use limits::DeviceLimits;
+pub use pkey::{PKeyCache, PKeySnapshot, PortPKeys};
 pub use port::PortAttr;
 pub use types::{
-    FullGid, Gid, GidEntry, GidScope, GidType, Guid, IfName, Lid, LinkLayer, Mtu, ParseGidError,
-    PortNum, PortState, RKey, Wanted,
+    FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid, LinkLayer, Mtu, PKey,
+    ParseGidError, PortNum, PortState, RKey, Wanted,
 };

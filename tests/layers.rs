@@ -5,7 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the lowest up. A module may name those before its own.
-const LAYERS: &[&str] = &["types", "error", "sys", "gid", "device", "limits", "port", "context"];
+const LAYERS: &[&str] = &[
+    "types", "error", "sys", "kept", "cache", "gid", "pkey", "device", "limits", "port", "event",
+    "context",
+];
 
 fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("src can be listed") {

@@ -6,15 +6,44 @@
 
 #![deny(unsafe_code)]
 
-mod cache;
 #[cfg(test)]
 mod fixture;
 mod snapshot;
 mod sysfs;
 mod table;
 
-pub use cache::{GidCache, SnapshotRef};
+use std::sync::Arc;
+
+use crate::cache::Cache;
+use crate::error::Result;
+use crate::kept::{Announcements, Kept};
+
 pub use snapshot::{GidSnapshot, Matches, PortTable};
 
 pub(crate) use sysfs::SysfsSource;
-pub(crate) use table::{PortShape, Source, Table, VerbsSource};
+pub(crate) use table::{PortShape, Source, Table, VerbsSource, row};
+
+/// The GID tables of one device, answered from memory.
+pub type GidCache = Cache<GidSnapshot>;
+
+/// A cache over a source, filled by a first read. `announce` is told of the value that is kept
+/// before anything is read, so that no change goes past it.
+pub(crate) fn cache(
+    device: &Arc<str>,
+    source: impl Source + 'static,
+    announcements: Option<Arc<dyn Announcements>>,
+    announce: impl FnOnce(&Arc<Kept<GidSnapshot>>),
+) -> Result<GidCache> {
+    let kept = Arc::new(Kept::new(GidSnapshot::nothing(Arc::clone(device))));
+    announce(&kept);
+    let device = Arc::clone(device);
+    let read = move |before: &GidSnapshot| {
+        let table = source.read(before.rows().len())?;
+        let now = GidSnapshot::new(Arc::clone(&device), table, Some(before));
+        Ok((now.ports() != before.ports()).then_some(now))
+    };
+    Cache::new(kept, Box::new(read), announcements)
+}
+
+#[cfg(test)]
+mod tests;

@@ -113,6 +113,11 @@ impl GidSnapshot {
         GidSnapshot::new(device.into(), Table { ports, rows: rows.to_vec() }, None)
     }
 
+    /// What there is before the first read: no port and no row.
+    pub(crate) fn nothing(device: Arc<str>) -> GidSnapshot {
+        GidSnapshot::new(device, Table { ports: Vec::new(), rows: Vec::new() }, None)
+    }
+
     /// Indexes a table. A port whose rows are those of `before` keeps its generation there.
     pub(super) fn new(device: Arc<str>, table: Table, before: Option<&GidSnapshot>) -> GidSnapshot {
         let Table { ports: mut shapes, mut rows } = table;

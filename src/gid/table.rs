@@ -143,6 +143,11 @@ impl<C: TableCalls> VerbsSource<C> {
     }
 }
 
+/// A single row as ours; `None` for one that no table should have.
+pub(crate) fn row(raw: &ibv_gid_entry) -> Option<GidEntry> {
+    Names::default().entry(raw)
+}
+
 /// The names of the interfaces met in one read: one question to the kernel for each.
 #[derive(Default)]
 struct Names {

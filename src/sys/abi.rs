@@ -216,7 +216,6 @@ impl ibv_gid_entry {
 /// The event's number is an integer here, and what it happened to is read only where the number
 /// says what it is.
 #[repr(C)]
-#[cfg_attr(not(test), expect(dead_code, reason = "its reader comes with `event`"))]
 pub(crate) struct ibv_async_event {
     /// A pointer to a CQ, QP, SRQ or WQ, or in its first 4 bytes a port number.
     pub(crate) element: u64,

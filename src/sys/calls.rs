@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
+use super::abi::ibv_async_event;
 use super::abi::{
     ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_mr, ibv_pd, ibv_port_attr,
 };
@@ -48,12 +49,25 @@ calls! {
     fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int;
     /// 0, or -1 and errno; an empty row is 0 and a zero GID.
     fn ibv_query_gid(context: *mut ibv_context, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int;
+    /// 0, or -1 and errno; network order. A file read in sysfs each.
+    fn ibv_query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int;
     /// 0 or the errno. Fills only the part that old programs know: zero the struct first.
     fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int;
     /// NULL and errno. Reads the first fields, which the extended struct shares.
     fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
     /// NULL and errno. Refuses the optional access flags.
     fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
+}
+
+unsafe extern "C" {
+    /// -1 and errno, or 0 and the event. Declared here for both backends: rdma-sys has a Rust enum
+    /// in the struct.
+    pub(crate) fn ibv_get_async_event(
+        context: *mut ibv_context,
+        event: *mut ibv_async_event,
+    ) -> c_int;
+    /// Tells the library that the event's object may be destroyed.
+    pub(crate) fn ibv_ack_async_event(event: *mut ibv_async_event);
 }
 
 /// A pointer to C's struct under either backend's name, or the same integer.

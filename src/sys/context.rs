@@ -1,13 +1,26 @@
 //! The owner of an `ibv_context`.
 
 use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
-use super::abi::{ibv_context, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr};
+use super::abi::{
+    ibv_async_event, ibv_context, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+};
 use super::ops::{self, Newer};
 use super::{calls, conv};
 use crate::error::Errno;
 use crate::types::{Gid, PortNum};
+
+/// An asynchronous event as C gave it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RawEvent {
+    /// `enum ibv_event_type`, as a number.
+    pub(crate) kind: i32,
+    /// What it happened to: a pointer, or in the low 32 bits a port number, as the kind says. The
+    /// rest is whatever was in memory.
+    pub(crate) element: u64,
+}
 
 /// An open device; closed when dropped. Everything made on it must be gone by then.
 pub(crate) struct ContextHandle {
@@ -29,11 +42,22 @@ impl Drop for ContextHandle {
 }
 
 impl ContextHandle {
+    /// Takes the context over. Its descriptor of events is made non-blocking: reading it must
+    /// never wait in a lookup.
+    ///
     /// # Safety
     ///
     /// The context is open and nobody else closes it.
-    pub(crate) unsafe fn new(context: NonNull<ibv_context>) -> ContextHandle {
-        ContextHandle { context }
+    pub(crate) unsafe fn new(context: NonNull<ibv_context>) -> Result<ContextHandle, Errno> {
+        let handle = ContextHandle { context };
+        let fd = handle.async_fd().as_raw_fd();
+        // SAFETY: the descriptor is the context's own, and open.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        // SAFETY: as above.
+        if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
+            return Err(Errno::last());
+        }
+        Ok(handle)
     }
 
     /// For the calls of this folder; good while `self` lives.
@@ -45,6 +69,55 @@ impl ContextHandle {
     pub(crate) fn num_comp_vectors(&self) -> i32 {
         // SAFETY: the context is open while `self` lives.
         unsafe { (*self.raw()).num_comp_vectors }
+    }
+
+    /// Readable when there are events. Only to wait on: events are read by `next_event`.
+    pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context, and so its descriptor, is open while `self` lives.
+        unsafe { BorrowedFd::borrow_raw((*self.raw()).async_fd) }
+    }
+
+    /// Takes one event if there is one (`ibv_get_async_event`), shows it, and acknowledges it
+    /// (`ibv_ack_async_event`). Its object, if it has one, is there until `show` returns: the
+    /// library lets nobody destroy it before the acknowledgement. False when there is none.
+    pub(crate) fn next_event(&self, show: &mut dyn FnMut(RawEvent)) -> Result<bool, Errno> {
+        /// Acknowledges even if `show` panics: an event that is not would make its object's
+        /// destruction wait for ever.
+        struct Taken(ibv_async_event);
+        impl Drop for Taken {
+            fn drop(&mut self) {
+                // SAFETY: the event was given by ibv_get_async_event and is acknowledged once.
+                unsafe { calls::ibv_ack_async_event(&mut self.0) }
+            }
+        }
+        loop {
+            // For a port the library writes 4 of the element's 8 bytes.
+            let mut event = ibv_async_event { element: 0, event_type: -1 };
+            // A short read fails without setting errno.
+            // SAFETY: errno is this thread's own.
+            unsafe { *libc::__errno_location() = libc::EIO };
+            // SAFETY: the context is open; the event is written during the call only.
+            let returned = unsafe { calls::ibv_get_async_event(self.raw(), &mut event) };
+            match conv::zero_or_minus_one(returned) {
+                Ok(()) => {
+                    let taken = Taken(event);
+                    show(RawEvent { kind: taken.0.event_type, element: taken.0.element });
+                    return Ok(true);
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(false),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// `ibv_query_pkey`, in host order.
+    pub(crate) fn query_pkey(&self, port: PortNum, index: u16) -> Result<u16, Errno> {
+        let mut pkey = 0;
+        // SAFETY: the context is open, and the P_Key is written during the call only.
+        let returned =
+            unsafe { calls::ibv_query_pkey(self.raw(), port.get(), index.into(), &mut pkey) };
+        conv::zero_or_minus_one(returned).map(|()| u16::from_be(pkey))
     }
 
     pub(crate) fn query_device(&self) -> Result<ibv_device_attr_ex, Errno> {

@@ -46,5 +46,5 @@ pub(crate) mod netdev;
 pub(crate) mod ops;
 
 pub(crate) use abi::{ibv_device_attr_ex as DeviceAttrRaw, ibv_port_attr as PortAttrRaw};
-pub(crate) use context::ContextHandle;
+pub(crate) use context::{ContextHandle, RawEvent};
 pub(crate) use device::{DeviceHandle, list_devices};

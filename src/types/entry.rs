@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::num::c_enum;
-use super::{Gid, PortNum};
+use super::{Gid, GidIndex, PortNum};
 
 c_enum! {
     /// What kind of address a GID is and which packets it sends (`enum ibv_gid_type`).
@@ -138,6 +138,20 @@ impl GidEntry {
     /// The row's index in its port's table, from 0, as the table has it.
     pub const fn index(&self) -> u32 {
         self.index
+    }
+
+    /// The index as verbs carry it; `None` for a row beyond 255, which cannot be used.
+    pub const fn gid_index(&self) -> Option<GidIndex> {
+        match self.index {
+            0..=255 => Some(GidIndex::new(self.index as u8)),
+            _ => None,
+        }
+    }
+
+    /// Whether this row and that one are the same address in the same way: GID, type and
+    /// interface number. Port, index and generation may differ.
+    pub fn same_address(&self, other: &GidEntry) -> bool {
+        self.gid == other.gid && self.gid_type == other.gid_type && self.ifindex == other.ifindex
     }
 
     /// The type of the GID.

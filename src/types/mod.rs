@@ -8,8 +8,8 @@ mod wanted;
 
 pub use entry::{GidEntry, GidType, IfName};
 pub use gid::{FullGid, Gid, GidScope};
-pub use num::{Guid, Lid, LinkLayer, Mtu, PortNum, PortState, RKey};
+pub use num::{GidIndex, Guid, Lid, LinkLayer, Mtu, PKey, PortNum, PortState, RKey};
 pub use parse::ParseGidError;
 pub use wanted::Wanted;
 
-pub(crate) use num::encoded_time;
+pub(crate) use num::{c_enum, encoded_time};

@@ -111,6 +111,82 @@ impl fmt::Debug for RKey {
     }
 }
 
+/// A partition key: 15 bits that name a partition, and above them the bit of full membership.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PKey(u16);
+
+impl PKey {
+    /// The default partition, as a full member: the only P_Key on most RoCE devices.
+    pub const DEFAULT: PKey = PKey(0xffff);
+    /// What an empty table row holds.
+    pub const EMPTY: PKey = PKey(0);
+
+    /// From the number, in host order.
+    pub const fn new(pkey: u16) -> PKey {
+        PKey(pkey)
+    }
+
+    /// The number, in host order.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+
+    /// Whether this is what an empty row holds: no partition, whatever the membership bit.
+    pub const fn is_empty(self) -> bool {
+        self.0 & 0x7fff == 0
+    }
+
+    /// Whether the membership is full. Limited members can talk to full ones only.
+    pub const fn is_full(self) -> bool {
+        self.0 & 0x8000 != 0
+    }
+
+    /// The same partition as a full member.
+    pub const fn full(self) -> PKey {
+        PKey(self.0 | 0x8000)
+    }
+
+    /// The same partition as a limited member.
+    pub const fn limited(self) -> PKey {
+        PKey(self.0 & 0x7fff)
+    }
+}
+
+impl fmt::Display for PKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#06x}", self.0)
+    }
+}
+
+impl fmt::Debug for PKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A GID table index that verbs can carry: `sgid_index` has 8 bits. Rows beyond 255 can be found
+/// and seen, but not used.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct GidIndex(u8);
+
+impl GidIndex {
+    /// An index as it is; [`GidEntry::gid_index`](super::GidEntry::gid_index) is that of a row.
+    pub const fn new(index: u8) -> GidIndex {
+        GidIndex(index)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl fmt::Display for GidIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// An InfiniBand local identifier. 0 on Ethernet, where there is none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Lid(pub u16);

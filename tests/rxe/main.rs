@@ -21,8 +21,10 @@ mod types {
 
 mod absence;
 mod bad_input;
+mod changes;
 mod context;
 mod permission;
+mod raw;
 mod rig;
 mod seam;
 mod tables;

@@ -83,6 +83,11 @@ impl Rig {
         Rig { device, netdev, number, gone: false, _machine: machine }
     }
 
+    /// The rig's own number, which is in its names and addresses.
+    pub(crate) fn number(&self) -> u8 {
+        u8::try_from(self.number).expect("fewer than 256 rigs")
+    }
+
     /// Gives the interface `count` IPv4 addresses, from 198.18.`n`.1 on, and waits until the GID
     /// table of `context` has them.
     pub(crate) fn add_addresses(&self, context: &Context, count: u32) {

@@ -1,3 +1,5 @@
+//! The cache over a device made by hand.
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::*;
@@ -28,14 +30,14 @@ impl Source for Fake {
     }
 }
 
-fn cache(fake: &Fake) -> GidCache {
-    GidCache::new("fake0".into(), Box::new(fake.clone())).expect("the first read")
+fn cache_of(fake: &Fake) -> GidCache {
+    cache(&"fake0".into(), fake.clone(), None, |_| ()).expect("the first read")
 }
 
 #[test]
 fn cached_stays_until_fresh_reads() {
     let fake = Fake::default();
-    let cache = cache(&fake);
+    let cache = cache_of(&fake);
     let kept = cache.cached().to_arc();
     fake.number.store(7, Ordering::Relaxed);
     assert_eq!(cache.cached().rows(), kept.rows());
@@ -49,7 +51,7 @@ fn cached_stays_until_fresh_reads() {
 #[test]
 fn a_read_that_finds_no_change_changes_nothing() {
     let fake = Fake::default();
-    let cache = cache(&fake);
+    let cache = cache_of(&fake);
     let before = cache.cached().to_arc();
     let after = cache.fresh().expect("a read").to_arc();
     assert!(Arc::ptr_eq(&before, &after));
@@ -58,7 +60,7 @@ fn a_read_that_finds_no_change_changes_nothing() {
 #[test]
 fn a_failed_read_keeps_what_there_was() {
     let fake = Fake::default();
-    let cache = cache(&fake);
+    let cache = cache_of(&fake);
     fake.fails.store(true, Ordering::Relaxed);
     let error = cache.fresh().expect_err("the device has gone");
     assert!(error.to_string().starts_with("ibv_query_gid_table on fake0: EIO"), "{error}");
@@ -69,7 +71,7 @@ fn a_failed_read_keeps_what_there_was() {
 #[test]
 fn no_reader_sees_a_mix() {
     let fake = Fake::default();
-    let cache = cache(&fake);
+    let cache = cache_of(&fake);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {

@@ -1,0 +1,379 @@
+//! Asynchronous events of a device: one reader for each open context.
+//!
+//! Whoever drains the context's descriptor (a `checked` lookup, a program's own loop) reads for
+//! all: each event is copied, turned into our own terms, acknowledged at once, and handed to those
+//! whom it concerns, so that nothing dangles, no destroy waits, and no event is lost to the wrong
+//! reader.
+
+#![deny(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::error::{Errno, Error, Object, Result};
+use crate::kept::{Announcements, Kept};
+use crate::sys::{ContextHandle, RawEvent};
+use crate::types::{PortNum, c_enum};
+
+c_enum! {
+    /// What happened (`enum ibv_event_type`). A number of a newer kernel is carried.
+    EventType(i32) {
+        /// A completion queue overran or failed.
+        CQ_ERR = 0, "CQ_ERR";
+        /// A queue pair failed and could not tell by a completion.
+        QP_FATAL = 1, "QP_FATAL";
+        /// A queue pair got an invalid request.
+        QP_REQ_ERR = 2, "QP_REQ_ERR";
+        /// A queue pair got a request for memory that it may not touch.
+        QP_ACCESS_ERR = 3, "QP_ACCESS_ERR";
+        /// A first packet came to a queue pair that is not ready to send yet.
+        COMM_EST = 4, "COMM_EST";
+        /// A queue pair's send queue is drained.
+        SQ_DRAINED = 5, "SQ_DRAINED";
+        /// A queue pair migrated to its alternate path.
+        PATH_MIG = 6, "PATH_MIG";
+        /// A queue pair could not migrate.
+        PATH_MIG_ERR = 7, "PATH_MIG_ERR";
+        /// The device failed: close everything made on it.
+        DEVICE_FATAL = 8, "DEVICE_FATAL";
+        /// A port came up.
+        PORT_ACTIVE = 9, "PORT_ACTIVE";
+        /// A port went down.
+        PORT_ERR = 10, "PORT_ERR";
+        /// A port's LID changed.
+        LID_CHANGE = 11, "LID_CHANGE";
+        /// A port's P_Key table changed.
+        PKEY_CHANGE = 12, "PKEY_CHANGE";
+        /// A port's subnet manager changed.
+        SM_CHANGE = 13, "SM_CHANGE";
+        /// A shared receive queue failed.
+        SRQ_ERR = 14, "SRQ_ERR";
+        /// A shared receive queue fell below its limit.
+        SRQ_LIMIT_REACHED = 15, "SRQ_LIMIT_REACHED";
+        /// A queue pair took its last receive from a shared receive queue.
+        QP_LAST_WQE_REACHED = 16, "QP_LAST_WQE_REACHED";
+        /// The subnet manager asks a port's clients to register again.
+        CLIENT_REREGISTER = 17, "CLIENT_REREGISTER";
+        /// A row of a port's GID table came or went. One event a row; it does not say which.
+        GID_CHANGE = 18, "GID_CHANGE";
+        /// A work queue failed.
+        WQ_FATAL = 19, "WQ_FATAL";
+    }
+}
+
+impl EventType {
+    /// Whether rows of a GID table may be other than before.
+    fn changes_gids(self) -> bool {
+        self.changes_port() || self == EventType::GID_CHANGE
+    }
+
+    /// Whether a P_Key table may be other than before.
+    fn changes_pkeys(self) -> bool {
+        self.changes_port() || self == EventType::PKEY_CHANGE
+    }
+
+    /// Whether a port changed as a whole: its subnet, or whether it is there.
+    fn changes_port(self) -> bool {
+        matches!(
+            self,
+            EventType::PORT_ACTIVE
+                | EventType::PORT_ERR
+                | EventType::LID_CHANGE
+                | EventType::SM_CHANGE
+                | EventType::CLIENT_REREGISTER
+        )
+    }
+}
+
+/// An asynchronous event, acknowledged already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Event {
+    /// What happened.
+    pub kind: EventType,
+    /// To what.
+    pub subject: EventSubject,
+}
+
+/// What an event happened to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum EventSubject {
+    /// The whole device.
+    Device,
+    /// This port; `None` for a number that no port has.
+    Port(Option<PortNum>),
+    /// A completion queue, queue pair or shared receive queue; `None` for one that was not made
+    /// through this crate.
+    Object(Option<ObjectId>),
+    /// Not known: an event of a newer kernel.
+    Unknown,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)?;
+        match self.subject {
+            EventSubject::Port(Some(port)) => write!(f, " port {port}"),
+            EventSubject::Object(Some(id)) => write!(f, " object {}", id.0),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The number of an object made through this crate, never given twice in one context.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ObjectId(u64);
+
+/// What has happened to one queue pair, completion queue or shared receive queue: a set of event
+/// types, so that it stays bounded whatever comes.
+#[derive(Debug)]
+pub(crate) struct ObjectEvents {
+    id: ObjectId,
+    happened: AtomicU32,
+}
+
+#[cfg_attr(not(test), expect(dead_code, reason = "its callers are the queues"))]
+impl ObjectEvents {
+    pub(crate) fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// Takes the events since the last call: bit n for the event type of number n.
+    pub(crate) fn take(&self) -> u32 {
+        self.happened.swap(0, Ordering::AcqRel)
+    }
+}
+
+/// Where events come from: a trait so that those no device at hand raises can be tested.
+pub(crate) trait EventSource: Send + Sync {
+    /// See [`ContextHandle::next_event`].
+    fn next_event(&self, show: &mut dyn FnMut(RawEvent)) -> Result<bool, Errno>;
+}
+
+impl EventSource for ContextHandle {
+    fn next_event(&self, show: &mut dyn FnMut(RawEvent)) -> Result<bool, Errno> {
+        ContextHandle::next_event(self, show)
+    }
+}
+
+/// A kept value, and which events may have changed it.
+struct Listener {
+    concerns: fn(EventType) -> bool,
+    announce: Box<dyn Fn() + Send + Sync>,
+}
+
+/// The one reader of a context's events.
+pub(crate) struct Events<S = ContextHandle> {
+    device: Arc<str>,
+    source: Arc<S>,
+    state: Mutex<State>,
+    /// The device has failed.
+    fatal: AtomicBool,
+    next_id: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    listeners: Vec<Listener>,
+    /// By the address of the C object.
+    objects: HashMap<u64, Arc<ObjectEvents>>,
+    subscribers: Vec<Weak<Mutex<Pending>>>,
+}
+
+/// The most events taken in at once. A source that never runs dry must not hold a lookup for ever.
+const MOST_AT_ONCE: usize = 4096;
+
+impl<S: EventSource> Events<S> {
+    pub(crate) fn new(device: Arc<str>, source: Arc<S>) -> Events<S> {
+        Events {
+            device,
+            source,
+            state: Mutex::default(),
+            fatal: AtomicBool::new(false),
+            next_id: AtomicU64::new(1),
+        }
+    }
+
+    /// Events that may have changed a GID table are announced to `kept` from now on.
+    pub(crate) fn announce_gids_to<T: Send + Sync + 'static>(&self, kept: &Arc<Kept<T>>) {
+        self.listen(EventType::changes_gids, kept);
+    }
+
+    /// Events that may have changed a P_Key table are announced to `kept` from now on.
+    pub(crate) fn announce_pkeys_to<T: Send + Sync + 'static>(&self, kept: &Arc<Kept<T>>) {
+        self.listen(EventType::changes_pkeys, kept);
+    }
+
+    fn listen<T: Send + Sync + 'static>(
+        &self,
+        concerns: fn(EventType) -> bool,
+        kept: &Arc<Kept<T>>,
+    ) {
+        let kept = Arc::clone(kept);
+        self.state()
+            .listeners
+            .push(Listener { concerns, announce: Box::new(move || kept.announce()) });
+    }
+
+    /// Takes in the events there are, without waiting, and gives their number.
+    pub(crate) fn drain(&self) -> Result<usize> {
+        // Held to the end: who waits for it finds everything announced that was taken before.
+        let mut state = self.state();
+        let mut count = 0;
+        let outcome = loop {
+            if count == MOST_AT_ONCE {
+                // What is still there may be what somebody waits for.
+                state.listeners.iter().for_each(|listener| (listener.announce)());
+                break Ok(count);
+            }
+            match self.source.next_event(&mut |raw| self.dispatch(&mut state, raw)) {
+                Ok(true) => count += 1,
+                Ok(false) => break Ok(count),
+                Err(errno) => break Err(errno),
+            }
+        };
+        drop(state);
+        if self.fatal.load(Ordering::Acquire) {
+            return Err(Error::DeviceFatal { device: (*self.device).into() });
+        }
+        outcome.map_err(|errno| Error::Verb {
+            verb: "ibv_get_async_event",
+            object: Object::device(&self.device),
+            errno,
+        })
+    }
+
+    /// One event, not acknowledged yet, to those whom it concerns.
+    fn dispatch(&self, state: &mut State, raw: RawEvent) {
+        let kind = EventType::from_raw(raw.kind);
+        let subject = match raw.kind {
+            // CQ, QP, SRQ and WQ events carry a pointer; never read as a port.
+            0..=7 | 14..=16 | 19 => {
+                let object = state.objects.get(&raw.element);
+                if let Some(object) = object {
+                    object.happened.fetch_or(1 << raw.kind, Ordering::AcqRel);
+                }
+                EventSubject::Object(object.map(|object| object.id))
+            }
+            8 => {
+                self.fatal.store(true, Ordering::Release);
+                EventSubject::Device
+            }
+            9..=13 | 17 | 18 => {
+                let port = u8::try_from(raw.element & 0xffff_ffff).ok();
+                EventSubject::Port(port.and_then(PortNum::new))
+            }
+            _ => EventSubject::Unknown,
+        };
+        for listener in state.listeners.iter().filter(|listener| (listener.concerns)(kind)) {
+            (listener.announce)();
+        }
+        let event = Event { kind, subject };
+        state.subscribers.retain(|subscriber| match subscriber.upgrade() {
+            Some(pending) => {
+                lock(&pending).push(event);
+                true
+            }
+            None => false,
+        });
+    }
+
+    /// A queue that gets every event taken in from now on.
+    pub(crate) fn subscribe(&self) -> EventQueue {
+        let pending = Arc::new(Mutex::new(Pending::default()));
+        self.state().subscribers.push(Arc::downgrade(&pending));
+        EventQueue { pending }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+#[cfg_attr(not(test), expect(dead_code, reason = "its callers are the queues"))]
+impl<S: EventSource> Events<S> {
+    /// Notes the events of the C object at this address from now on.
+    pub(crate) fn register(&self, address: u64) -> Arc<ObjectEvents> {
+        let id = ObjectId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let object = Arc::new(ObjectEvents { id, happened: AtomicU32::new(0) });
+        self.state().objects.insert(address, Arc::clone(&object));
+        object
+    }
+
+    /// Ends that, after the object was destroyed. Another may have its address by then, which
+    /// stays.
+    pub(crate) fn unregister(&self, address: u64, object: &ObjectEvents) {
+        let mut state = self.state();
+        if state.objects.get(&address).is_some_and(|there| there.id == object.id) {
+            state.objects.remove(&address);
+        }
+    }
+}
+
+impl<S: EventSource> Announcements for Events<S> {
+    fn take_in(&self) -> Result<()> {
+        self.drain().map(|_| ())
+    }
+}
+
+/// A panic elsewhere leaves nothing half done behind these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The events that a subscriber has not taken yet.
+#[derive(Default)]
+struct Pending {
+    events: VecDeque<Event>,
+    lost: u64,
+}
+
+impl Pending {
+    const MOST: usize = 1024;
+
+    fn push(&mut self, event: Event) {
+        if self.events.len() == Self::MOST {
+            self.events.pop_front();
+            self.lost += 1;
+        }
+        self.events.push_back(event);
+    }
+}
+
+/// A subscriber's own copy of a context's events, from the moment it subscribed. Made by
+/// [`Context::subscribe`](crate::Context::subscribe).
+///
+/// Events arrive here when somebody takes them in: a `checked` lookup, or
+/// [`Context::process_events`](crate::Context::process_events). It holds 1024; of more, the oldest
+/// are dropped and counted.
+pub struct EventQueue {
+    pending: Arc<Mutex<Pending>>,
+}
+
+impl EventQueue {
+    /// The next event, if one is there.
+    pub fn next_event(&self) -> Option<Event> {
+        lock(&self.pending).events.pop_front()
+    }
+
+    /// How many events were dropped because this queue was full.
+    pub fn lost(&self) -> u64 {
+        lock(&self.pending).lost
+    }
+}
+
+impl fmt::Debug for EventQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pending = lock(&self.pending);
+        f.debug_struct("EventQueue")
+            .field("waiting", &pending.events.len())
+            .field("lost", &pending.lost)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;
