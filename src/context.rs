@@ -13,7 +13,7 @@ use crate::limits::DeviceLimits;
 use crate::pkey::{self, PKeyCache};
 use crate::port::PortAttr;
 use crate::sys::ContextHandle;
-use crate::types::{Gid, GidEntry, PortNum};
+use crate::types::{Gid, GidEntry, Guid, PortNum};
 
 /// An open device (`struct ibv_context`), with its limits and its GID tables.
 ///
@@ -62,6 +62,12 @@ impl Device {
         let handle = Arc::new(self.handle.open().map_err(failed("ibv_open_device"))?);
         let attr = handle.query_device().map_err(failed("ibv_query_device_ex"))?;
         let limits = DeviceLimits::from_raw(&attr, handle.num_comp_vectors());
+        // Nodes are numbered anew: what was listed may have gone, and this be another device
+        // behind the same node.
+        let listed = self.guid();
+        if listed != Guid::default() && listed != limits.node_guid {
+            return Err(Error::DeviceGone { device: self.name().into(), node: self.node() });
+        }
         let ports = shapes(self, &handle, limits.ports)?;
         let device = Arc::clone(&self.name);
         let source = VerbsSource::new(device, Arc::clone(&handle), ports, self.sysfs_path());

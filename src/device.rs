@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::gid::{self, GidCache, SysfsSource};
 use crate::sys::{DeviceHandle, list_devices};
-use crate::types::Guid;
+use crate::types::{Guid, NodeType, TransportType};
 
 /// Where the nodes of the devices are.
 const NODES: &str = "/dev/infiniband";
@@ -37,8 +37,11 @@ impl DeviceList {
     #[doc(alias = "ibv_get_device_list")]
     pub fn new() -> Result<DeviceList> {
         let handles = list_devices().map_err(|errno| Error::DeviceList { errno })?;
-        let devices =
-            handles.into_iter().map(|handle| Device { name: handle.name().into(), handle });
+        let devices = handles.into_iter().map(|handle| Device {
+            name: handle.name().into(),
+            guid: handle.guid(),
+            handle,
+        });
         Ok(DeviceList { devices: devices.collect() })
     }
 
@@ -158,6 +161,7 @@ impl fmt::Display for Absence {
 #[derive(Clone)]
 pub struct Device {
     pub(crate) name: Arc<str>,
+    guid: Guid,
     pub(crate) handle: DeviceHandle,
 }
 
@@ -168,10 +172,10 @@ impl Device {
         &self.name
     }
 
-    /// Its node GUID (`ibv_get_device_guid`); zero when the device has none.
+    /// Its node GUID when it was listed (`ibv_get_device_guid`); zero when it had none.
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> Guid {
-        self.handle.guid()
+        self.guid
     }
 
     /// The kernel's number for the device, which a rename does not change
@@ -191,14 +195,14 @@ impl Device {
         self.handle.sysfs_path()
     }
 
-    /// What it is on its network (`enum ibv_node_type`): 1 channel adapter, 4 iWARP NIC …
-    pub fn node_type(&self) -> i32 {
-        self.handle.node_type()
+    /// What it is on its network.
+    pub fn node_type(&self) -> NodeType {
+        NodeType::from_raw(self.handle.node_type())
     }
 
-    /// Its transport (`enum ibv_transport_type`): 0 InfiniBand and RoCE, 1 iWARP …
-    pub fn transport_type(&self) -> i32 {
-        self.handle.transport_type()
+    /// Its transport.
+    pub fn transport_type(&self) -> TransportType {
+        TransportType::from_raw(self.handle.transport_type())
     }
 
     /// The device's GID tables, read from sysfs: for a device that this user may not open. Takes

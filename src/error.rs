@@ -203,7 +203,7 @@ pub enum Error {
     },
 
     /// The device was listed but has gone since.
-    #[error("{device} has gone: it was listed, but {} is no longer there", node.display())]
+    #[error("{device} has gone: it was listed, but {} is no longer there, or another's", node.display())]
     DeviceGone {
         /// The device's name when it was listed.
         device: Box<str>,

@@ -82,6 +82,7 @@ pub use limits::DeviceLimits;
 pub use pkey::{PKeyCache, PKeySnapshot, PortPKeys};
 pub use port::PortAttr;
 pub use types::{
-    FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid, LinkLayer, Mtu, PKey,
-    ParseGidError, PortNum, PortState, RKey, Wanted,
+    AtomicCap, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid,
+    LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, PhysState, PortCaps,
+    PortNum, PortState, RKey, TransportType, Wanted,
 };

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use crate::sys::DeviceAttrRaw;
-use crate::types::Guid;
+use crate::types::{AtomicCap, DeviceCaps, Guid};
 
 /// A device's identity and limits (`struct ibv_device_attr_ex`, `ibv_query_device_ex`), asked
 /// once when it was opened.
@@ -37,8 +37,8 @@ pub struct DeviceLimits {
     pub max_qp: u32,
     /// Work requests on one queue of a queue pair.
     pub max_qp_wr: u32,
-    /// Capabilities (`IBV_DEVICE_*`), bit by bit; the upper half is 0 where they are not told.
-    pub capabilities: u64,
+    /// What the device can do; the upper half is empty where it is not told.
+    pub capabilities: DeviceCaps,
     /// Scatter/gather entries of one work request.
     pub max_sge: u32,
     /// Scatter/gather entries of one RDMA read (`max_sge_rd`; iWARP devices have fewer).
@@ -57,9 +57,8 @@ pub struct DeviceLimits {
     pub max_qp_init_rd_atom: u32,
     /// RDMA reads and atomics that the whole device can answer at a time.
     pub max_res_rd_atom: u32,
-    /// Atomics (`enum ibv_atomic_cap`): 0 none, 1 among queue pairs of the device, 2 also with the
-    /// CPU.
-    pub atomic_cap: u32,
+    /// Which atomics are atomic.
+    pub atomic_cap: AtomicCap,
     /// Memory windows.
     pub max_mw: u32,
     /// Multicast groups.
@@ -111,7 +110,9 @@ impl DeviceLimits {
             page_size_cap: attr.page_size_cap,
             max_qp: count(attr.max_qp),
             max_qp_wr: count(attr.max_qp_wr),
-            capabilities: raw.device_cap_flags_ex | u64::from(attr.device_cap_flags),
+            capabilities: DeviceCaps::from_bits(
+                raw.device_cap_flags_ex | u64::from(attr.device_cap_flags),
+            ),
             max_sge: count(attr.max_sge),
             max_sge_rd: count(attr.max_sge_rd),
             max_cq: count(attr.max_cq),
@@ -121,7 +122,7 @@ impl DeviceLimits {
             max_qp_rd_atom: count(attr.max_qp_rd_atom),
             max_qp_init_rd_atom: count(attr.max_qp_init_rd_atom),
             max_res_rd_atom: count(attr.max_res_rd_atom),
-            atomic_cap: attr.atomic_cap,
+            atomic_cap: AtomicCap::from_raw(attr.atomic_cap),
             max_mw: count(attr.max_mw),
             max_mcast_grp: count(attr.max_mcast_grp),
             max_mcast_qp_attach: count(attr.max_mcast_qp_attach),

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::sys::PortAttrRaw;
-use crate::types::{Lid, LinkLayer, Mtu, PortNum, PortState, encoded_time};
+use crate::types::{Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysState, PortCaps, PortNum};
+use crate::types::{PortState, encoded_time};
 
 /// A port's attributes as of one call (`struct ibv_port_attr`, `ibv_query_port`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,22 +34,27 @@ pub struct PortAttr {
     pub sm_lid: Lid,
     /// The service level towards the subnet manager.
     pub sm_sl: u8,
-    /// The longest time a packet takes through the subnet: 4.096 µs × 2^code, 0 for none told.
-    pub subnet_timeout: Duration,
+    /// The longest time a packet takes through the subnet, as a code: 4.096 µs × 2^code, and 0 for
+    /// none told. [`subnet_time`](PortAttr::subnet_time) is the time.
+    pub subnet_timeout: u8,
     /// Packets dropped for a bad P_Key.
     pub bad_pkey_count: u32,
     /// Packets dropped for a bad Q_Key.
     pub qkey_violation_count: u32,
-    /// Capabilities (`IBV_PORT_CAP_*`), bit by bit.
-    pub capabilities: u32,
-    /// More capabilities (`IBV_PORT_CAP2_*`); 0 where the provider does not tell.
+    /// What it can do.
+    pub capabilities: PortCaps,
+    /// More of what it can do (`IBV_PORT_CAP2_*`), bit by bit; 0 where the provider does not tell.
     pub capabilities2: u16,
-    /// Link width code: 1, 2, 4, 8, 16 for 1x, 4x, 8x, 12x, 2x lanes.
-    pub active_width: u8,
-    /// Link speed code: 1, 2, 4, 8, 16, 32, 64 for 2.5, 5, 10, 10, 14, 25, 50 Gb/s a lane.
-    pub active_speed: u8,
-    /// Physical state code: 3 disabled, 5 link up …
-    pub phys_state: u8,
+    /// Virtual lanes, as a code: 1 to 4 for 1, 2, 4, 8, and 5 for 15.
+    pub max_vl_num: u8,
+    /// What initialisation the subnet manager did, as InfiniBand's InitTypeReply.
+    pub init_type_reply: u8,
+    /// The link's width.
+    pub active_width: LinkWidth,
+    /// The speed of one of its lanes.
+    pub active_speed: LinkSpeed,
+    /// The link's physical state.
+    pub phys_state: PhysState,
     /// Whether every packet needs a global route (`IBV_QPF_GRH_REQUIRED`): then, and on
     /// Ethernet, an address without one is refused.
     pub grh_required: bool,
@@ -58,6 +64,11 @@ impl PortAttr {
     /// Whether an address on this port needs a GID: on Ethernet, and where the port says so.
     pub fn needs_gid(&self) -> bool {
         self.grh_required || self.link_layer == LinkLayer::ETHERNET
+    }
+
+    /// The longest time a packet takes through the subnet; zero for none told.
+    pub fn subnet_time(&self) -> Duration {
+        encoded_time(self.subnet_timeout)
     }
 
     pub(crate) fn from_raw(port: PortNum, raw: &PortAttrRaw) -> PortAttr {
@@ -75,14 +86,16 @@ impl PortAttr {
             lmc: raw.lmc,
             sm_lid: Lid(raw.sm_lid),
             sm_sl: raw.sm_sl,
-            subnet_timeout: encoded_time(raw.subnet_timeout),
+            subnet_timeout: raw.subnet_timeout,
             bad_pkey_count: raw.bad_pkey_cntr,
             qkey_violation_count: raw.qkey_viol_cntr,
-            capabilities: raw.port_cap_flags,
+            capabilities: PortCaps::from_bits(raw.port_cap_flags),
             capabilities2: raw.port_cap_flags2,
-            active_width: raw.active_width,
-            active_speed: raw.active_speed,
-            phys_state: raw.phys_state,
+            max_vl_num: raw.max_vl_num,
+            init_type_reply: raw.init_type_reply,
+            active_width: LinkWidth::from_raw(raw.active_width),
+            active_speed: LinkSpeed::from_raw(raw.active_speed),
+            phys_state: PhysState::from_raw(raw.phys_state),
             grh_required: raw.flags & GRH_REQUIRED != 0,
         }
     }

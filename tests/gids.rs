@@ -73,10 +73,7 @@ fn what_is_not_there_is_told_on_one_line() {
     assert!(error.starts_with("gids: no row carries IP 203.0.113.99; "), "{error}");
     assert!(error.contains(" of rxe0, "), "{error}");
     let output = gids("default", &["--device", "rxe9"]);
-    assert_eq!(
-        failure(&output),
-        "gids: no RDMA device named \"rxe9\"; there is rxe0, rxe1, rxe2"
-    );
+    assert_eq!(failure(&output), "gids: no RDMA device named \"rxe9\"; there is rxe0, rxe1, rxe2");
     let output = gids("default", &["--port", "9"]);
     assert_eq!(failure(&output), "gids: no such port: the highest here is 1");
 }

@@ -1,14 +1,19 @@
 //! The numbers and names of RDMA, as types: no C value travels through this crate bare.
 
 mod entry;
+mod flags;
 mod gid;
 mod num;
 mod parse;
 mod wanted;
 
 pub use entry::{GidEntry, GidType, IfName};
+pub use flags::{DeviceCaps, PortCaps};
 pub use gid::{FullGid, Gid, GidScope};
-pub use num::{GidIndex, Guid, Lid, LinkLayer, Mtu, PKey, PortNum, PortState, RKey};
+pub use num::{
+    AtomicCap, GidIndex, Guid, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey,
+    PhysState, PortNum, PortState, RKey, TransportType,
+};
 pub use parse::ParseGidError;
 pub use wanted::Wanted;
 

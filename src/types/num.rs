@@ -282,6 +282,112 @@ c_enum! {
     }
 }
 
+c_enum! {
+    /// What a device is on its network (`enum ibv_node_type`).
+    NodeType(i32) {
+        /// A channel adapter: InfiniBand or RoCE.
+        CA = 1, "CA";
+        /// A switch.
+        SWITCH = 2, "switch";
+        /// A router.
+        ROUTER = 3, "router";
+        /// An iWARP NIC.
+        RNIC = 4, "RNIC";
+        /// usNIC.
+        USNIC = 5, "usNIC";
+        /// usNIC over UDP.
+        USNIC_UDP = 6, "usNIC UDP";
+        /// Some other device.
+        UNSPECIFIED = 7, "unspecified";
+    }
+}
+
+c_enum! {
+    /// A device's transport (`enum ibv_transport_type`).
+    TransportType(i32) {
+        /// InfiniBand, and RoCE.
+        IB = 0, "InfiniBand";
+        /// iWARP.
+        IWARP = 1, "iWARP";
+        /// usNIC.
+        USNIC = 2, "usNIC";
+        /// usNIC over UDP.
+        USNIC_UDP = 3, "usNIC UDP";
+        /// Some other transport.
+        UNSPECIFIED = 4, "unspecified";
+    }
+}
+
+c_enum! {
+    /// Which atomics are atomic (`enum ibv_atomic_cap`).
+    AtomicCap(u32) {
+        /// There are no atomics.
+        NONE = 0, "ATOMIC_NONE";
+        /// Among queue pairs of the device, not with the CPU.
+        HCA = 1, "ATOMIC_HCA";
+        /// Also with the CPU and other devices.
+        GLOBAL = 2, "ATOMIC_GLOB";
+    }
+}
+
+c_enum! {
+    /// A link's physical state.
+    PhysState(u8) {
+        /// Asleep.
+        SLEEP = 1, "SLEEP";
+        /// Looking for a partner.
+        POLLING = 2, "POLLING";
+        /// Switched off.
+        DISABLED = 3, "DISABLED";
+        /// Training.
+        TRAINING = 4, "PORT_CONFIGURATION TRAINNING";
+        /// Up.
+        LINK_UP = 5, "LINK_UP";
+        /// Recovering from errors.
+        LINK_ERROR_RECOVERY = 6, "LINK_ERROR_RECOVERY";
+        /// Under test.
+        PHY_TEST = 7, "PHY TEST";
+    }
+}
+
+c_enum! {
+    /// A link's width, as its code.
+    LinkWidth(u8) {
+        /// One lane.
+        X1 = 1, "1X";
+        /// Four lanes.
+        X4 = 2, "4X";
+        /// Eight lanes.
+        X8 = 4, "8X";
+        /// Twelve lanes.
+        X12 = 8, "12X";
+        /// Two lanes.
+        X2 = 16, "2X";
+    }
+}
+
+c_enum! {
+    /// A link's speed, of one lane, as its code.
+    LinkSpeed(u8) {
+        /// 2.5 Gb/s.
+        SDR = 1, "2.5 Gbps";
+        /// 5 Gb/s.
+        DDR = 2, "5.0 Gbps";
+        /// 10 Gb/s.
+        QDR = 4, "10.0 Gbps";
+        /// 10 Gb/s, with a lighter encoding.
+        FDR10 = 8, "10.0 Gbps";
+        /// 14 Gb/s.
+        FDR = 16, "14.0 Gbps";
+        /// 25 Gb/s.
+        EDR = 32, "25.0 Gbps";
+        /// 50 Gb/s.
+        HDR = 64, "50.0 Gbps";
+        /// 100 Gb/s.
+        NDR = 128, "100.0 Gbps";
+    }
+}
+
 impl Mtu {
     /// The size in bytes; `None` for a code this crate does not know.
     pub const fn bytes(self) -> Option<u32> {

@@ -3,10 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use clap::Parser;
 use rdma_verbs::{Absence, DeviceList};
 
-use super::gids_example::{Options, output};
+use super::gids_output;
 use super::rig::{Rig, alone};
 
 /// What a process sees that starts now: libibverbs reads its providers once.
@@ -23,7 +22,7 @@ fn seen_from_a_new_process() {
         Absence::NoSubsystem => "no-subsystem",
         _ => "other",
     };
-    let error = output(&Options::parse_from(["gids"])).expect_err("there is nothing to print");
+    let error = gids_output(&[]).expect_err("there is nothing to print");
     assert_eq!(error, absence.to_string());
     assert_eq!(error.lines().count(), 1);
     assert_eq!(seen, std::env::var("RDMA_TEST_ABSENCE").expect("the parent says what to see"));

@@ -1,10 +1,11 @@
 //! Ports and indices out of range, devices that go: a typed error, never a panic.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rdma_verbs::{DeviceList, Errno, Error, PortNum};
 
-use super::rig::{Rig, wait_until};
+use super::rig::{Rig, alone, wait_until};
 
 #[test]
 fn a_port_that_is_not_there() {
@@ -61,6 +62,20 @@ fn a_device_that_went_between_listing_and_opening() {
     assert!(error.contains("ENOENT"), "{error}");
 }
 
+/// Another device comes behind the node of one that went: it is not taken for the one listed.
+#[test]
+fn a_node_that_is_anothers_by_now() {
+    let _alone = alone();
+    let mut first = Rig::within_alone();
+    let listed = first.listed();
+    first.remove();
+    let second = Rig::within_alone();
+    assert_eq!(second.listed().node(), listed.node(), "the kernel numbers nodes anew");
+    let error = listed.open().expect_err("it has gone");
+    assert!(matches!(error, Error::DeviceGone { .. }), "{error}");
+    second.open();
+}
+
 /// The network interface goes while the device is open: rows vanish, the port says so.
 #[test]
 fn a_device_that_goes_while_it_is_open() {
@@ -69,7 +84,9 @@ fn a_device_that_goes_while_it_is_open() {
     let kept = context.gids().cached().to_arc();
     let device = rig.listed();
     let mut removal = rig.begin_removal();
-    wait_until("the node has gone", || !device.node().exists());
+    let node = device.node();
+    let class = Path::new("/sys/class/infiniband_verbs").join(node.file_name().expect("a name"));
+    wait_until("the node has gone", || !node.exists() && !class.exists());
     let error = device.open().expect_err("it is being removed");
     assert!(matches!(error, Error::DeviceGone { .. }), "{error}");
     let error = context.port(PortNum::FIRST).expect_err("its interface has gone");

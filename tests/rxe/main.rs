@@ -3,8 +3,13 @@
 //! Each test makes the devices it needs, with names of its own, so that they run side by side;
 //! one that changes what all of them see takes [`rig::alone`].
 
-// The example and the seam, as modules: what is tested is what is built.
-#[path = "../../examples/gids.rs"]
+// The examples and the seam, as modules: what is tested is what is built.
+#![allow(clippy::duplicate_mod)] // both examples have `common`
+
+#[path = "../../examples/devinfo.rs"]
+#[allow(dead_code)] // its main
+mod devinfo_example;
+#[path = "../../examples/gids/main.rs"]
 #[allow(dead_code)] // its main
 mod gids_example;
 #[path = "../../src/sys/mod.rs"]
@@ -23,8 +28,17 @@ mod absence;
 mod bad_input;
 mod changes;
 mod context;
+mod devinfo;
 mod permission;
 mod raw;
 mod rig;
 mod seam;
+mod storm;
 mod tables;
+
+/// What `gids` prints with these arguments.
+fn gids_output(arguments: &[&str]) -> Result<String, String> {
+    use clap::Parser;
+    let options = gids_example::Options::parse_from([&["gids"], arguments].concat());
+    gids_example::listing(&options, &gids_example::read_all(&options)?)
+}

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use clap::Parser;
 use rdma_verbs::{Gid, GidEntry, PortNum, Wanted};
 use serde_json::Value;
 
-use super::gids_example::{Options, output};
+use super::gids_output;
 use super::rig::{Rig, ip, wait_until};
 use crate::sys::abi::ibv_gid_entry;
 
@@ -49,9 +48,8 @@ fn from_sysfs(rig: &Rig) -> BTreeSet<Row> {
 
 /// The rows by the program.
 fn from_program(rig: &Rig) -> BTreeSet<Row> {
-    let options = Options::parse_from(["gids", "--device", &rig.device, "--json"]);
-    let Value::Array(rows) =
-        serde_json::from_str(&output(&options).expect("it prints")).expect("JSON")
+    let output = gids_output(&["--device", &rig.device, "--json"]);
+    let Value::Array(rows) = serde_json::from_str(&output.expect("it prints")).expect("JSON")
     else {
         panic!("one array")
     };

@@ -1,19 +1,26 @@
 //! Every GID of this machine's RDMA devices, or those that carry a GID, an IP or a netdev.
 //!
-//! The tables are read once for each device and port, in one system call; every lookup is
-//! answered from memory.
+//! The tables are read once for each device, all ports in one system call; every lookup is
+//! answered from memory, and with `--watch` the devices' own events keep it true.
 
 #![forbid(unsafe_code)]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod rows;
+mod watch;
 
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use rdma_verbs::{Device, DeviceList, Error, GidEntry, GidSnapshot, PortNum, PortState, Wanted};
-use serde::Serialize;
+use rdma_verbs::{
+    CacheStats, Context, Device, DeviceList, Error, GidEntry, GidSnapshot, PortNum, PortState,
+    Wanted,
+};
+
+use rows::Row;
 
 /// Lists the GIDs of this machine's RDMA devices: which device, port and table index carries which
 /// GID, of which type, on which network interface.
@@ -30,39 +37,55 @@ pub(crate) struct Options {
     /// when there is none
     #[arg(short, long, value_name = "GID|IP|NETDEV")]
     find: Option<Wanted>,
-    /// One JSON array of objects instead of a table
+    /// One JSON array of objects instead of a table; with --watch, one object for each change, a
+    /// line each
     #[arg(long)]
     json: bool,
-}
-
-/// One line of the table, one object of the JSON array.
-#[derive(Serialize)]
-struct Row {
-    device: String,
-    port: u8,
-    index: u32,
-    gid: String,
-    ipv4: Option<String>,
-    r#type: String,
-    netdev: Option<String>,
-    ifindex: Option<u32>,
-    link: String,
-    state: Option<String>,
+    /// Then go on, and print each row that comes (+) or goes (-), with the time from its event to
+    /// its being visible to every lookup
+    #[arg(short, long)]
+    watch: bool,
+    /// End --watch after so many seconds
+    #[arg(long, value_name = "N", requires = "watch")]
+    seconds: Option<u64>,
+    /// Tell at the end what the cache of each device did
+    #[arg(short, long)]
+    stats: bool,
 }
 
 /// A device with its tables, and what each of its ports is like.
-struct Tables {
+pub(crate) struct Tables {
     device: Device,
+    /// `None` where the device may not be opened.
+    context: Option<Context>,
     gids: Arc<GidSnapshot>,
     states: Vec<(PortNum, PortState)>,
 }
 
 fn main() -> ExitCode {
-    common::exit("gids", output(&Options::parse()).and_then(|text| common::print(&text)))
+    let options = Options::parse();
+    common::exit("gids", run(&options))
 }
 
-/// What the program prints.
-pub(crate) fn output(options: &Options) -> Result<String, String> {
+fn run(options: &Options) -> Result<(), String> {
+    let mut tables = read_all(options)?;
+    if !options.watch || !options.json {
+        common::print(&listing(options, &tables)?)?;
+    }
+    if options.watch {
+        watch::watch(options, &mut tables)?;
+    }
+    if options.stats {
+        for table in &tables {
+            let stats = table.context.as_ref().map(|context| context.gids().stats());
+            common::note("gids", stats_line(table.device.name(), stats));
+        }
+    }
+    Ok(())
+}
+
+/// The tables of the devices asked for, as far as they can be read.
+pub(crate) fn read_all(options: &Options) -> Result<Vec<Tables>, String> {
     let list = DeviceList::new().map_err(|error| error.to_string())?;
     if let Some(absence) = list.absence() {
         return Err(absence.to_string());
@@ -72,7 +95,7 @@ pub(crate) fn output(options: &Options) -> Result<String, String> {
         None => list.iter().collect(),
     };
     let mut tables = Vec::new();
-    for device in &devices {
+    for device in devices {
         // One device that fails is told, and the others are shown.
         match read(device) {
             Ok(read) => tables.push(read),
@@ -82,12 +105,7 @@ pub(crate) fn output(options: &Options) -> Result<String, String> {
     if tables.is_empty() {
         return Err("no device's GID table could be read".into());
     }
-    let rows = rows(options, &tables)?;
-    if !options.json {
-        return Ok(table(&rows));
-    }
-    let json = serde_json::to_string_pretty(&rows).map_err(|error| error.to_string())?;
-    Ok(json + "\n")
+    Ok(tables)
 }
 
 /// The device's tables: from the device, or from sysfs when it may not be opened.
@@ -96,20 +114,43 @@ fn read(device: &Device) -> Result<Tables, Error> {
         Ok(context) => {
             let states: Result<Vec<_>, Error> =
                 context.ports().map(|port| Ok((port, context.port(port)?.state))).collect();
-            let gids = context.gids().cached().to_arc();
-            Ok(Tables { device: device.clone(), states: states?, gids })
+            let gids = context.gids().checked()?.to_arc();
+            Ok(Tables { device: device.clone(), states: states?, context: Some(context), gids })
         }
         Err(error @ (Error::PermissionDenied { .. } | Error::NoNode { .. })) => {
             let gids = device.gids_from_sysfs()?.cached().to_arc();
             common::note("gids", format!("{error}; its rows are from sysfs, without port state"));
-            Ok(Tables { device: device.clone(), states: Vec::new(), gids })
+            Ok(Tables { device: device.clone(), states: Vec::new(), context: None, gids })
         }
         Err(error) => Err(error),
     }
 }
 
+/// The table, or the JSON array, of the rows asked for.
+pub(crate) fn listing(options: &Options, tables: &[Tables]) -> Result<String, String> {
+    let rows = chosen(options, tables)?;
+    if !options.json {
+        return Ok(rows::table(&rows));
+    }
+    let json = serde_json::to_string_pretty(&rows).map_err(|error| error.to_string())?;
+    Ok(json + "\n")
+}
+
+impl Options {
+    /// Whether a row is among those asked for.
+    fn concerns(&self, row: &GidEntry) -> bool {
+        let found = match &self.find {
+            Some(Wanted::Gid(gid)) => row.gid() == *gid,
+            Some(Wanted::Ip(ip)) => row.ip() == Some(*ip),
+            Some(Wanted::Netdev(name)) => row.netdev() == Some(name.as_str()),
+            _ => true,
+        };
+        found && self.port.is_none_or(|port| port == row.port())
+    }
+}
+
 /// The rows asked for, in the order of device, port and index.
-fn rows(options: &Options, tables: &[Tables]) -> Result<Vec<Row>, String> {
+fn chosen(options: &Options, tables: &[Tables]) -> Result<Vec<Row>, String> {
     let of_port = |port| options.port.is_none_or(|wanted| wanted == port);
     let ports = || tables.iter().flat_map(|table| table.gids.ports());
     if ports().all(|table| !of_port(table.port())) {
@@ -123,11 +164,17 @@ fn rows(options: &Options, tables: &[Tables]) -> Result<Vec<Row>, String> {
             None => table.gids.rows().iter().collect(),
         };
         let found = found.into_iter().filter(|row| of_port(row.port()));
-        rows.extend(found.map(|row| Row::new(table, row)));
+        rows.extend(found.map(|row| Row::new(&table.gids, row, table.state(row.port()))));
     }
     match &options.find {
-        Some(wanted) if rows.is_empty() => Err(not_found(wanted, tables)),
+        Some(wanted) if rows.is_empty() && !options.watch => Err(not_found(wanted, tables)),
         _ => Ok(rows),
+    }
+}
+
+impl Tables {
+    fn state(&self, port: PortNum) -> Option<PortState> {
+        self.states.iter().find(|(known, _)| *known == port).map(|(_, state)| *state)
     }
 }
 
@@ -141,59 +188,18 @@ fn not_found(wanted: &Wanted, tables: &[Tables]) -> String {
     text
 }
 
-impl Row {
-    fn new(table: &Tables, row: &GidEntry) -> Row {
-        let link = table.gids.port(row.port()).map(|port| port.link_layer().to_string());
-        let state = table.states.iter().find(|(port, _)| *port == row.port());
-        Row {
-            device: table.device.name().into(),
-            port: row.port().get(),
-            index: row.index(),
-            gid: row.gid().full().to_string(),
-            ipv4: row.ipv4().map(|ip| ip.to_string()),
-            r#type: row.gid_type().to_string(),
-            netdev: row.netdev().map(str::to_owned),
-            ifindex: row.ifindex(),
-            link: link.unwrap_or_default(),
-            state: state.map(|(_, state)| state.to_string()),
-        }
+fn stats_line(device: &str, stats: Option<CacheStats>) -> String {
+    match stats {
+        Some(stats) => format!(
+            "{device}: {} hits, {} misses, {} refreshes, {} events, slowest change {:.1} us",
+            stats.hits,
+            stats.misses,
+            stats.refreshes,
+            stats.events,
+            stats.slowest_visible.as_secs_f64() * 1e6
+        ),
+        None => format!("{device}: not open, nothing is cached"),
     }
-}
-
-/// The rows as `show_gids` prints them, each column as wide as what is in it.
-fn table(rows: &[Row]) -> String {
-    let mut lines = vec![
-        ["DEV", "PORT", "INDEX", "GID", "IPv4", "TYPE", "NETDEV", "LINK", "STATE"]
-            .map(str::to_owned),
-    ];
-    let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".into());
-    lines.extend(rows.iter().map(|row| {
-        [
-            row.device.clone(),
-            row.port.to_string(),
-            row.index.to_string(),
-            row.gid.clone(),
-            dash(&row.ipv4),
-            row.r#type.clone(),
-            dash(&row.netdev),
-            row.link.clone(),
-            dash(&row.state),
-        ]
-    }));
-    let mut widths = [0; 9];
-    for line in &lines {
-        for (width, field) in widths.iter_mut().zip(line) {
-            *width = field.len().max(*width);
-        }
-    }
-    let mut text = String::new();
-    for line in &lines {
-        let fields = line.iter().zip(widths).map(|(field, width)| format!("{field:width$}"));
-        let line = fields.collect::<Vec<_>>().join("  ");
-        let _ = writeln!(text, "{}", line.trim_end());
-    }
-    let _ = writeln!(text, "n_gids_found={}", rows.len());
-    text
 }
 
 fn parse_port(text: &str) -> Result<PortNum, String> {
