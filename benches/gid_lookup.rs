@@ -3,8 +3,10 @@
 //! ```text
 //! cargo bench --bench gid_lookup             a table, and the bars it is held against
 //! cargo bench --bench gid_lookup -- --json   one object
+//! cargo bench --bench gid_lookup -- --instructions
+//!                                            instructions per lookup, by valgrind's callgrind
 //! cargo bench --bench gid_lookup -- --only by_gid,8192,1000000
-//!                                            just so many lookups, to count their instructions
+//!                                            just so many lookups: for `strace -c` and the like
 //! ```
 //!
 //! Beside ours stand what it is made of: a bare hashbrown lookup with the same hasher that copies
@@ -14,6 +16,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -154,6 +157,9 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == "--only") {
         return only(arguments.get(at + 1).map_or("", String::as_str));
     }
+    if arguments.iter().any(|argument| argument == "--instructions") {
+        return WHAT.iter().for_each(|what| println!("{what:7} {:6.1}", instructions(what)));
+    }
     let measured: Vec<_> =
         [16, 1024, 8192].map(|rows| (rows, measure(&Tables::new(rows)))).into_iter().collect();
     if arguments.iter().any(|argument| argument == "--json") {
@@ -183,6 +189,22 @@ fn main() {
         let (gid, ip) = (large[0] / small[0], large[1] / small[1]);
         println!("8192 rows against 16: by GID {gid:.2}, by IP {ip:.2}; bar 2");
     }
+}
+
+/// Instructions per lookup among 8192 rows: what a hundred thousand lookups more add to a run.
+fn instructions(what: &str) -> f64 {
+    let run = |lookups: u32| -> f64 {
+        let output = Command::new("valgrind")
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(std::env::current_exe().expect("own path"))
+            .args(["--only", &format!("{what},8192,{lookups}")])
+            .output()
+            .expect("valgrind is installed");
+        let told = String::from_utf8_lossy(&output.stderr);
+        let collected = told.split("Collected :").nth(1).expect("callgrind's count");
+        collected.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number")
+    };
+    (run(110_000) - run(10_000)) / 1e5
 }
 
 /// `what,rows,lookups`: those lookups and nothing else.
