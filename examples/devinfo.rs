@@ -6,6 +6,7 @@
 mod common;
 
 use std::fmt::{Display, Write};
+use std::num::NonZeroU8;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -20,7 +21,7 @@ pub(crate) struct Options {
     device: Option<String>,
     /// Only this port of each device, counted from 1
     #[arg(short = 'i', long = "ib-port", value_name = "PORT")]
-    port: Option<u8>,
+    port: Option<NonZeroU8>,
     /// Only the devices' names
     #[arg(short, long)]
     list: bool,
@@ -72,13 +73,15 @@ fn describe(device: &Device, options: &Options) -> Result<String, Error> {
     let transport = device.transport_type();
     text.device("transport", format!("{transport} ({})", transport.raw()));
     limits(&mut text, context.limits(), options.verbose);
-    for number in context.ports().filter(|number| options.port.is_none_or(|p| p == number.get())) {
+    for number in
+        context.ports().filter(|number| options.port.is_none_or(|p| p.get() == number.get()))
+    {
         port(&mut text, &context.port(number)?, options.verbose);
         if options.verbose {
             gids(&mut text, &context, number)?;
         }
     }
-    if let Some(number) = options.port.and_then(PortNum::new) {
+    if let Some(number) = options.port.and_then(|port| PortNum::new(port.get())) {
         // Says so where there is no such port.
         context.port(number)?;
     }

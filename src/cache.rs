@@ -74,13 +74,17 @@ impl<S> Cache<S> {
                 announcements.take_in()?;
                 self.kept.check(&self.read)?;
             }
-            None => self.kept.refresh(&self.read)?,
+            None => {
+                // Nothing tells of a change: it may always have.
+                self.kept.announce();
+                self.kept.check(&self.read)?;
+            }
         }
         Ok(self.cached())
     }
 
-    /// Reads the tables now (GIDs: `ibv_query_gid_table`, one system call for all ports; P_Keys:
-    /// `ibv_query_pkey`, a file read each) and gives the snapshot that then is current. Waits for
+    /// Reads the tables now (GIDs: `ibv_query_gid_table`, one call for all ports, and the names of
+    /// the network interfaces met; P_Keys: `ibv_query_pkey`, a file read each) and gives the snapshot that then is current. Waits for
     /// another thread that is reading.
     ///
     /// A port whose rows are the same as before keeps its generation; when no port changed, the
@@ -97,7 +101,7 @@ impl<S> Cache<S> {
 
     /// Reads the tables only if an event, already taken in, told of a change.
     pub(crate) fn catch_up(&self) -> Result<()> {
-        if self.kept.is_current() { Ok(()) } else { self.kept.check(&self.read) }
+        self.kept.catch_up(&self.read).map(|_| ())
     }
 
     /// What the cache has done so far.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::device::Device;
 use crate::error::{Errno, Error, Object, Result};
-use crate::event::{EventQueue, Events};
+use crate::event::{EventQueue, Events, ForLookups, Readiness};
 use crate::gid::{self, GidCache, PortShape, VerbsSource};
 use crate::kept::Announcements;
 use crate::limits::DeviceLimits;
@@ -25,15 +25,18 @@ pub struct Context {
 }
 
 struct Inner {
-    handle: Arc<ContextHandle>,
     device: Device,
     limits: DeviceLimits,
-    events: Arc<Events>,
     gids: GidCache,
     /// Read when first asked for: a file read a row.
     pkeys: OnceLock<PKeyCache>,
     /// Held by whoever reads them first.
     first_pkeys: Mutex<()>,
+    for_lookups: Arc<ForLookups>,
+    events: Arc<Events>,
+    readiness: Arc<Readiness>,
+    /// Closed after all that was made on it.
+    handle: Arc<ContextHandle>,
 }
 
 impl Device {
@@ -47,42 +50,47 @@ impl Device {
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
         self.probe_node()?;
-        let object = || Object::device(self.name());
-        let failed = |verb| {
-            move |errno| match errno {
-                _ if self.has_gone() => {
-                    Error::DeviceGone { device: self.name().into(), node: self.node() }
-                }
-                Errno::EACCES | Errno::EPERM => {
-                    Error::PermissionDenied { device: self.name().into(), node: self.node() }
-                }
-                errno => Error::Verb { verb, object: object(), errno },
-            }
-        };
-        let handle = Arc::new(self.handle.open().map_err(failed("ibv_open_device"))?);
+        self.open_probed().map_err(|error| {
+            // Whatever it was: the device may have gone meanwhile.
+            if self.has_gone() { self.gone() } else { error }
+        })
+    }
+
+    fn open_probed(&self) -> Result<Context> {
+        let failed =
+            |verb| move |errno| Error::Verb { verb, object: Object::device(self.name()), errno };
+        let handle = self.handle.open().map_err(|errno| match errno {
+            Errno::EACCES | Errno::EPERM => self.denied(errno),
+            errno => failed("ibv_open_device")(errno),
+        })?;
+        let handle = Arc::new(handle);
         let attr = handle.query_device().map_err(failed("ibv_query_device_ex"))?;
         let limits = DeviceLimits::from_raw(&attr, handle.num_comp_vectors());
         // Nodes are numbered anew: what was listed may have gone, and this be another device
         // behind the same node.
-        let listed = self.guid();
-        if listed != Guid::default() && listed != limits.node_guid {
-            return Err(Error::DeviceGone { device: self.name().into(), node: self.node() });
+        if self.guid() != Guid::default() && self.guid() != limits.node_guid {
+            return Err(self.gone());
         }
         let ports = shapes(self, &handle, limits.ports)?;
         let device = Arc::clone(&self.name);
         let source = VerbsSource::new(device, Arc::clone(&handle), ports, self.sysfs_path());
         let events = Arc::new(Events::new(Arc::clone(&self.name), Arc::clone(&handle)));
-        let announcements: Arc<dyn Announcements> = Arc::clone(&events) as _;
+        let readiness = Arc::new(Readiness::new(handle.async_fd())?);
+        let for_lookups =
+            Arc::new(ForLookups { events: Arc::clone(&events), readiness: Arc::clone(&readiness) });
+        let announcements: Arc<dyn Announcements> = Arc::clone(&for_lookups) as _;
         let announce = |kept: &_| events.announce_gids_to(kept);
         let gids = gid::cache(&self.name, source, Some(announcements), announce)?;
         let inner = Inner {
-            handle,
             device: self.clone(),
             limits,
-            events,
             gids,
             pkeys: OnceLock::new(),
             first_pkeys: Mutex::new(()),
+            for_lookups,
+            events,
+            readiness,
+            handle,
         };
         Ok(Context { inner: Arc::new(inner) })
     }
@@ -143,7 +151,7 @@ impl Context {
         let ports: Result<Vec<_>> =
             self.ports().map(|port| Ok((port, self.port(port)?.pkey_table_len))).collect();
         let calls = Arc::clone(&inner.handle);
-        let announcements: Arc<dyn Announcements> = Arc::clone(&inner.events) as _;
+        let announcements: Arc<dyn Announcements> = Arc::clone(&inner.for_lookups) as _;
         let announce = |kept: &_| inner.events.announce_pkeys_to(kept);
         let name = &inner.device.name;
         let read = pkey::cache(name, calls, ports?, Some(announcements), announce)?;
@@ -153,27 +161,33 @@ impl Context {
     }
 
     /// Takes in the asynchronous events there are, without waiting, reads the tables anew that one
-    /// told a change of, and gives the number of events. For a program with a loop of its own:
-    /// wait until the context's descriptor ([`AsFd`]) is readable, then call this; the tables that
-    /// [`cached`](GidCache::cached) answers from then stay true.
+    /// told a change of, and gives the number of events. For a program with a loop of its own: wait
+    /// until the context's descriptor ([`AsFd`]) is readable, then call this; the tables that
+    /// [`cached`](crate::Cache::cached) answers from then stay true, whoever else takes events in by
+    /// `checked` lookups. Takes in 4096 events at most: an edge-triggered loop calls it until it gives
+    /// 0.
     ///
     /// # Errors
     ///
     /// [`Error::DeviceFatal`] when the device has failed, [`Error::Verb`] when its events or
-    /// tables cannot be read.
+    /// tables cannot be read: call again later, or close the context.
     #[doc(alias = "ibv_get_async_event")]
     pub fn process_events(&self) -> Result<usize> {
-        let count = self.inner.events.drain()?;
-        self.inner.gids.catch_up()?;
-        if let Some(pkeys) = self.inner.pkeys.get() {
-            pkeys.catch_up()?;
-        }
-        Ok(count)
+        self.inner.readiness.clear();
+        let drained = self.inner.events.drain();
+        let gids = self.inner.gids.catch_up();
+        let pkeys = self.inner.pkeys.get().map_or(Ok(()), PKeyCache::catch_up);
+        let count = drained?;
+        gids.and(pkeys).map(|()| count)
     }
 
     /// A queue of this context's events, from now on. Any number of subscribers get each event.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Host`] when there can be no more descriptors.
     #[doc(alias = "ibv_get_async_event")]
-    pub fn subscribe(&self) -> EventQueue {
+    pub fn subscribe(&self) -> Result<EventQueue> {
         self.inner.events.subscribe()
     }
 
@@ -251,10 +265,10 @@ impl Context {
 }
 
 impl AsFd for Context {
-    /// Readable when there are asynchronous events. Only to wait on: reading it takes events from
-    /// this crate. It is in non-blocking mode.
+    /// Readable when there are asynchronous events, or a lookup on another thread took some in. Only
+    /// to wait on, then call [`process_events`](Context::process_events).
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.handle.async_fd()
+        self.inner.readiness.as_fd()
     }
 }
 

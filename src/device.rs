@@ -1,18 +1,21 @@
 //! The RDMA devices of this machine.
 
 use std::fmt;
-use std::fs::OpenOptions;
+use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Object, Result};
 use crate::gid::{self, GidCache, SysfsSource};
 use crate::sys::{DeviceHandle, list_devices};
 use crate::types::{Guid, NodeType, TransportType};
 
 /// Where the nodes of the devices are.
 const NODES: &str = "/dev/infiniband";
+/// Where sysfs has one folder for each node, with the name of its device in it.
+const VERBS_CLASS: &str = "/sys/class/infiniband_verbs";
 /// Where sysfs has one folder for each device.
 const CLASS: &str = "/sys/class/infiniband";
 
@@ -74,7 +77,7 @@ impl DeviceList {
 
     /// Why the list is empty, from what `/sys` and `/dev` have now; `None` when it is not.
     pub fn absence(&self) -> Option<Absence> {
-        self.is_empty().then(|| Absence::look(Path::new(CLASS), Path::new(NODES)))
+        self.is_empty().then(|| Absence::look(CLASS.as_ref(), VERBS_CLASS.as_ref(), NODES.as_ref()))
     }
 }
 
@@ -104,31 +107,43 @@ pub enum Absence {
     NoSubsystem,
     /// The subsystem is there and has no device.
     NoDevice,
-    /// The kernel has this device, but there is no `/dev/infiniband/uverbs*` here.
+    /// The kernel has this device, but its node `/dev/infiniband/uverbsN` is not here.
     NoNode(Box<str>),
-    /// The kernel has this device and there are nodes, but libibverbs has no provider for it.
+    /// The kernel has this device and its node is here, but libibverbs has no provider for it.
     NoProvider(Box<str>),
 }
 
 impl Absence {
-    fn look(class: &Path, nodes: &Path) -> Absence {
-        let names = |folder: &Path| -> Option<Vec<String>> {
-            let entries = std::fs::read_dir(folder).ok()?.flatten();
-            let mut names: Vec<_> =
-                entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-            names.sort();
-            Some(names)
-        };
+    fn look(class: &Path, verbs_class: &Path, nodes: &Path) -> Absence {
         let Some(devices) = names(class) else { return Absence::NoSubsystem };
-        let Some(device) = devices.into_iter().next() else { return Absence::NoDevice };
-        let nodes = names(nodes).unwrap_or_default();
-        if nodes.iter().any(|node| node.starts_with("uverbs")) {
-            Absence::NoProvider(device.into())
-        } else {
-            Absence::NoNode(device.into())
+        let Some(first) = devices.first() else { return Absence::NoDevice };
+        // The kernel has devices that the library does not list: one whose node is missing here, or
+        // all have theirs and no provider.
+        let is_of = |node: &String, device: &str| {
+            let name = std::fs::read_to_string(verbs_class.join(node).join("ibdev"));
+            name.is_ok_and(|name| name.trim_end() == device)
+        };
+        let verbs = names(verbs_class).unwrap_or_default();
+        let lacks_node = |device: &&String| {
+            !verbs.iter().any(|node| is_of(node, device) && nodes.join(node).exists())
+        };
+        match devices.iter().find(lacks_node) {
+            Some(device) => Absence::NoNode(device.as_str().into()),
+            None => Absence::NoProvider(first.as_str().into()),
         }
     }
 }
+
+/// The names in a folder, sorted; `None` when there is no such folder.
+fn names(folder: &Path) -> Option<Vec<String>> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Some(names)
+}
+
+impl std::error::Error for Absence {}
 
 impl fmt::Display for Absence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -206,7 +221,7 @@ impl Device {
     }
 
     /// The device's GID tables, read from sysfs: for a device that this user may not open. Takes
-    /// three file reads a row, some 50 µs each, where an open device takes one system call.
+    /// half a dozen file reads a row, where an open device takes one system call for all.
     ///
     /// # Errors
     ///
@@ -216,24 +231,44 @@ impl Device {
         gid::cache(&self.name, source, None, |_| ())
     }
 
-    /// Whether the node can be opened. `ibv_open_device` itself waits 5 s before it gives up on a
-    /// node it may not open, and then tells the wrong reason where `/dev/char` is missing. The
-    /// node is really opened: a container's device rules do not show in its permissions.
+    /// Whether the node can be opened, and is this device's. `ibv_open_device` itself waits 5 s
+    /// before it gives up on a node it may not open or that is another's, and then tells the wrong
+    /// reason where `/dev/char` is missing. The node is really opened: a container's device rules do
+    /// not show in its permissions.
     pub(crate) fn probe_node(&self) -> Result<()> {
         let node = self.node();
         let device = || self.name().into();
-        match OpenOptions::new().read(true).write(true).open(&node) {
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                Err(Error::PermissionDenied { device: device(), node })
-            }
-            Err(_) if self.has_gone() => Err(Error::DeviceGone { device: device(), node }),
+        let opened = OpenOptions::new().read(true).write(true).open(&node);
+        let found = opened.and_then(|file| file.metadata());
+        match found {
+            Ok(found) if self.is_node(&found) => Ok(()),
+            _ if self.has_gone() => Err(self.gone()),
+            // Another device's node under this one's name.
+            Ok(_) => Err(Error::NoNode { device: device(), node }),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(Error::NoNode { device: device(), node })
             }
-            // Whatever else it is, ibv_open_device meets it too and tells the errno.
-            Err(_) => Ok(()),
+            Err(error) => Err(match Errno::from(error) {
+                errno @ (Errno::EACCES | Errno::EPERM) => self.denied(errno),
+                errno => Error::Verb { verb: "open", object: Object::device(self.name()), errno },
+            }),
         }
+    }
+
+    /// Whether an open file is the node that the kernel made for this device: sysfs tells its numbers.
+    fn is_node(&self, found: &Metadata) -> bool {
+        let numbers = std::fs::read_to_string(self.handle.node_sysfs_path().join("dev"));
+        let Ok(numbers) = numbers else { return true };
+        let rdev = found.rdev();
+        numbers.trim_end() == format!("{}:{}", libc::major(rdev), libc::minor(rdev))
+    }
+
+    pub(crate) fn gone(&self) -> Error {
+        Error::DeviceGone { device: self.name().into(), node: self.node() }
+    }
+
+    pub(crate) fn denied(&self, errno: Errno) -> Error {
+        Error::PermissionDenied { errno, device: self.name().into(), node: self.node() }
     }
 
     /// Whether the kernel has removed it, though others may still have it open.
@@ -256,16 +291,21 @@ mod tests {
     #[test]
     fn each_absence_names_what_is_missing() {
         let root = std::env::temp_dir().join(format!("rdma-verbs-absence-{}", std::process::id()));
-        let (class, nodes) = (root.join("class"), root.join("dev"));
-        let look = || Absence::look(&class, &nodes);
+        let (class, verbs, nodes) = (root.join("class"), root.join("verbs"), root.join("dev"));
+        let look = || Absence::look(&class, &verbs, &nodes);
+        let make =
+            |folder: PathBuf| std::fs::create_dir_all(folder).expect("the test's own folder");
         assert_eq!(look(), Absence::NoSubsystem);
-        std::fs::create_dir_all(&class).expect("a folder of the test's own");
+        make(class.clone());
         assert_eq!(look(), Absence::NoDevice);
-        std::fs::create_dir(class.join("rxe0")).expect("a folder of the test's own");
-        assert_eq!(look(), Absence::NoNode("rxe0".into()));
-        std::fs::create_dir_all(nodes.join("rdma_cm")).expect("a folder of the test's own");
-        assert_eq!(look(), Absence::NoNode("rxe0".into()));
-        std::fs::create_dir(nodes.join("uverbs0")).expect("a folder of the test's own");
+        make(class.join("rxe0"));
+        assert_eq!(look(), Absence::NoNode("rxe0".into()), "ib_uverbs is not loaded");
+        make(verbs.join("uverbs0"));
+        std::fs::write(verbs.join("uverbs0/ibdev"), "rxe0\n").expect("the test's own file");
+        make(nodes.join("rdma_cm"));
+        make(nodes.join("uverbs7"));
+        assert_eq!(look(), Absence::NoNode("rxe0".into()), "another device's node");
+        make(nodes.join("uverbs0"));
         assert_eq!(look(), Absence::NoProvider("rxe0".into()));
         std::fs::remove_dir_all(&root).expect("the test's own folder goes");
     }

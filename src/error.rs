@@ -186,6 +186,26 @@ pub enum Error {
         errno: Errno,
     },
 
+    /// A call that concerns the host and no device failed.
+    #[error("{call}: {errno}")]
+    Host {
+        /// The system call, or the C library's function.
+        call: &'static str,
+        /// Why it failed.
+        errno: Errno,
+    },
+
+    /// A file of sysfs could not be read.
+    #[error("{object}: sysfs {file}: {errno}")]
+    Sysfs {
+        /// The device and port whose file it is.
+        object: Object,
+        /// The file, below the device's folder.
+        file: Box<str>,
+        /// Why it failed.
+        errno: Errno,
+    },
+
     /// The list of devices could not be had at all.
     #[error("ibv_get_device_list: {errno}")]
     DeviceList {
@@ -220,9 +240,12 @@ pub enum Error {
         node: PathBuf,
     },
 
-    /// The device's node may not be opened by this user.
-    #[error("{device}: no permission to open {}; give this user read and write access to it", node.display())]
+    /// The device's node may not be opened by this user: by its permissions (`EACCES`), or by the
+    /// rules of the container or namespace (`EPERM`).
+    #[error("{device}: no permission to open {} ({}); {}", node.display(), name_of(*errno), allow(*errno))]
     PermissionDenied {
+        /// `EACCES` or `EPERM`.
+        errno: Errno,
         /// The device's name.
         device: Box<str>,
         /// The node that cannot be opened.
@@ -275,14 +298,16 @@ pub enum Error {
     GidMoved(Box<GidMoved>),
 
     /// No row of a device's GID tables carries what was looked for; tells what there is.
-    #[error("no GID table row of {device} carries {wanted}; {}", rows_there_are(.rows))]
+    #[error("no GID table row of {device} carries {wanted}; {}", rows_there_are(rows, *more))]
     GidNotFound {
         /// The device whose tables were searched.
         device: Box<str>,
         /// The GID, address or netdev looked for.
         wanted: Wanted,
-        /// The rows there are.
-        rows: Vec<GidEntry>,
+        /// The first rows there are, at most 16.
+        rows: Box<[GidEntry]>,
+        /// How many more there are.
+        more: u32,
     },
 
     /// A GID table as read from the device or from sysfs makes no sense.
@@ -299,6 +324,18 @@ pub enum Error {
     ParseGid(#[from] ParseGidError),
 }
 
+fn name_of(errno: Errno) -> String {
+    format!("{errno:?}")
+}
+
+/// What to do about a permission that is missing.
+fn allow(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EPERM => "allow it in the device rules of this container, or share the namespace",
+        _ => "give this user read and write access to it",
+    }
+}
+
 /// The tail of "no such device": the names there are.
 fn listed(names: &[Box<str>]) -> String {
     if names.is_empty() {
@@ -309,13 +346,12 @@ fn listed(names: &[Box<str>]) -> String {
 }
 
 /// The tail of "no such GID": the first rows there are, and how many more.
-fn rows_there_are(rows: &[GidEntry]) -> String {
-    const SHOWN: usize = 16;
+fn rows_there_are(rows: &[GidEntry], more: u32) -> String {
     if rows.is_empty() {
         return "its tables hold no GID at all".into();
     }
-    let shown: Vec<String> = rows.iter().take(SHOWN).map(GidEntry::to_string).collect();
-    let more = match rows.len().saturating_sub(SHOWN) {
+    let shown: Vec<String> = rows.iter().map(GidEntry::to_string).collect();
+    let more = match more {
         0 => String::new(),
         more => format!("; and {more} more"),
     };

@@ -7,15 +7,24 @@
 
 #![deny(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+mod queue;
+mod readiness;
+
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::{Errno, Error, Object, Result};
-use crate::kept::{Announcements, Kept};
+use crate::kept::Kept;
 use crate::sys::{ContextHandle, RawEvent};
 use crate::types::{PortNum, c_enum};
+
+pub use queue::EventQueue;
+
+pub(crate) use readiness::{ForLookups, Readiness};
+
+use queue::Subscriber;
 
 c_enum! {
     /// What happened (`enum ibv_event_type`). A number of a newer kernel is carried.
@@ -162,7 +171,8 @@ impl EventSource for ContextHandle {
 /// A kept value, and which events may have changed it.
 struct Listener {
     concerns: fn(EventType) -> bool,
-    announce: Box<dyn Fn() + Send + Sync>,
+    /// False when the value has gone.
+    announce: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// The one reader of a context's events.
@@ -180,11 +190,11 @@ struct State {
     listeners: Vec<Listener>,
     /// By the address of the C object.
     objects: HashMap<u64, Arc<ObjectEvents>>,
-    subscribers: Vec<Weak<Mutex<Pending>>>,
+    subscribers: Vec<Weak<Subscriber>>,
 }
 
 /// The most events taken in at once. A source that never runs dry must not hold a lookup for ever.
-const MOST_AT_ONCE: usize = 4096;
+pub(crate) const MOST_AT_ONCE: usize = 4096;
 
 impl<S: EventSource> Events<S> {
     pub(crate) fn new(device: Arc<str>, source: Arc<S>) -> Events<S> {
@@ -212,13 +222,13 @@ impl<S: EventSource> Events<S> {
         concerns: fn(EventType) -> bool,
         kept: &Arc<Kept<T>>,
     ) {
-        let kept = Arc::clone(kept);
-        self.state()
-            .listeners
-            .push(Listener { concerns, announce: Box::new(move || kept.announce()) });
+        let kept = Arc::downgrade(kept);
+        let announce = move || kept.upgrade().map(|kept| kept.announce()).is_some();
+        self.state().listeners.push(Listener { concerns, announce: Box::new(announce) });
     }
 
-    /// Takes in the events there are, without waiting, and gives their number.
+    /// Takes in the events there are, without waiting, and gives their number; at most
+    /// [`MOST_AT_ONCE`].
     pub(crate) fn drain(&self) -> Result<usize> {
         // Held to the end: who waits for it finds everything announced that was taken before.
         let mut state = self.state();
@@ -226,7 +236,7 @@ impl<S: EventSource> Events<S> {
         let outcome = loop {
             if count == MOST_AT_ONCE {
                 // What is still there may be what somebody waits for.
-                state.listeners.iter().for_each(|listener| (listener.announce)());
+                state.announce(|_| true);
                 break Ok(count);
             }
             match self.source.next_event(&mut |raw| self.dispatch(&mut state, raw)) {
@@ -252,7 +262,7 @@ impl<S: EventSource> Events<S> {
         let subject = match raw.kind {
             // CQ, QP, SRQ and WQ events carry a pointer; never read as a port.
             0..=7 | 14..=16 | 19 => {
-                let object = state.objects.get(&raw.element);
+                let object = state.objects.get(&u64::from_ne_bytes(raw.element));
                 if let Some(object) = object {
                     object.happened.fetch_or(1 << raw.kind, Ordering::AcqRel);
                 }
@@ -263,18 +273,17 @@ impl<S: EventSource> Events<S> {
                 EventSubject::Device
             }
             9..=13 | 17 | 18 => {
-                let port = u8::try_from(raw.element & 0xffff_ffff).ok();
+                let [a, b, c, d, ..] = raw.element;
+                let port = u8::try_from(i32::from_ne_bytes([a, b, c, d])).ok();
                 EventSubject::Port(port.and_then(PortNum::new))
             }
             _ => EventSubject::Unknown,
         };
-        for listener in state.listeners.iter().filter(|listener| (listener.concerns)(kind)) {
-            (listener.announce)();
-        }
+        state.announce(|listener| (listener.concerns)(kind));
         let event = Event { kind, subject };
         state.subscribers.retain(|subscriber| match subscriber.upgrade() {
-            Some(pending) => {
-                lock(&pending).push(event);
+            Some(subscriber) => {
+                subscriber.push(event);
                 true
             }
             None => false,
@@ -282,10 +291,12 @@ impl<S: EventSource> Events<S> {
     }
 
     /// A queue that gets every event taken in from now on.
-    pub(crate) fn subscribe(&self) -> EventQueue {
-        let pending = Arc::new(Mutex::new(Pending::default()));
-        self.state().subscribers.push(Arc::downgrade(&pending));
-        EventQueue { pending }
+    pub(crate) fn subscribe(&self) -> Result<EventQueue> {
+        let queue = EventQueue::new()?;
+        let mut state = self.state();
+        state.subscribers.retain(|subscriber| subscriber.strong_count() > 0);
+        state.subscribers.push(queue.downgrade());
+        Ok(queue)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -293,14 +304,27 @@ impl<S: EventSource> Events<S> {
     }
 }
 
+impl State {
+    /// Announces a change to the listeners concerned, and forgets those whose value has gone.
+    fn announce(&mut self, concerned: impl Fn(&Listener) -> bool) {
+        self.listeners.retain(|listener| !concerned(listener) || (listener.announce)());
+    }
+}
+
 #[cfg_attr(not(test), expect(dead_code, reason = "its callers are the queues"))]
 impl<S: EventSource> Events<S> {
-    /// Notes the events of the C object at this address from now on.
-    pub(crate) fn register(&self, address: u64) -> Arc<ObjectEvents> {
+    /// Makes a C object and notes its events from its first on. `create` gives its address; no event
+    /// is taken in meanwhile.
+    pub(crate) fn register<T>(
+        &self,
+        create: impl FnOnce() -> Result<(u64, T)>,
+    ) -> Result<(Arc<ObjectEvents>, T)> {
+        let mut state = self.state();
+        let (address, made) = create()?;
         let id = ObjectId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let object = Arc::new(ObjectEvents { id, happened: AtomicU32::new(0) });
-        self.state().objects.insert(address, Arc::clone(&object));
-        object
+        state.objects.insert(address, Arc::clone(&object));
+        Ok((object, made))
     }
 
     /// Ends that, after the object was destroyed. Another may have its address by then, which
@@ -313,66 +337,9 @@ impl<S: EventSource> Events<S> {
     }
 }
 
-impl<S: EventSource> Announcements for Events<S> {
-    fn take_in(&self) -> Result<()> {
-        self.drain().map(|_| ())
-    }
-}
-
 /// A panic elsewhere leaves nothing half done behind these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The events that a subscriber has not taken yet.
-#[derive(Default)]
-struct Pending {
-    events: VecDeque<Event>,
-    lost: u64,
-}
-
-impl Pending {
-    const MOST: usize = 1024;
-
-    fn push(&mut self, event: Event) {
-        if self.events.len() == Self::MOST {
-            self.events.pop_front();
-            self.lost += 1;
-        }
-        self.events.push_back(event);
-    }
-}
-
-/// A subscriber's own copy of a context's events, from the moment it subscribed. Made by
-/// [`Context::subscribe`](crate::Context::subscribe).
-///
-/// Events arrive here when somebody takes them in: a `checked` lookup, or
-/// [`Context::process_events`](crate::Context::process_events). It holds 1024; of more, the oldest
-/// are dropped and counted.
-pub struct EventQueue {
-    pending: Arc<Mutex<Pending>>,
-}
-
-impl EventQueue {
-    /// The next event, if one is there.
-    pub fn next_event(&self) -> Option<Event> {
-        lock(&self.pending).events.pop_front()
-    }
-
-    /// How many events were dropped because this queue was full.
-    pub fn lost(&self) -> u64 {
-        lock(&self.pending).lost
-    }
-}
-
-impl fmt::Debug for EventQueue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pending = lock(&self.pending);
-        f.debug_struct("EventQueue")
-            .field("waiting", &pending.events.len())
-            .field("lost", &pending.lost)
-            .finish()
-    }
 }
 
 #[cfg(test)]

@@ -53,13 +53,15 @@ struct Counters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// `checked` answers given from memory, because no event had told of a change.
+    /// `checked` answers given from memory, because no event had told of a change, or another
+    /// thread's read had it already.
     pub hits: u64,
     /// `checked` answers for which the device was read first.
     pub misses: u64,
     /// Reads of the device, for whatever reason.
     pub refreshes: u64,
-    /// Events that told of a change; a burst of them is one read.
+    /// Events that told of a change; a burst of them is one read. Of tables read from sysfs, which
+    /// has no events: `checked` answers.
     pub events: u64,
     /// From the first event of the last burst being taken to the change being visible.
     pub last_visible: Duration,
@@ -104,20 +106,26 @@ impl<S> Kept<S> {
     /// Reads the device if a change was announced that the snapshot does not include. `read` gets
     /// the current snapshot, and gives a new one, or `None` when nothing changed.
     pub(crate) fn check(&self, read: impl FnOnce(&S) -> Result<Option<S>>) -> Result<()> {
+        let counter =
+            if self.catch_up(read)? { &self.counters.misses } else { &self.counters.hits };
+        counter.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The same without counting it as an answer; gives whether the device was read.
+    pub(crate) fn catch_up(&self, read: impl FnOnce(&S) -> Result<Option<S>>) -> Result<bool> {
         if self.is_current() {
-            self.counters.hits.fetch_add(1, Ordering::Relaxed);
-            return Ok(());
+            return Ok(false);
         }
-        self.counters.misses.fetch_add(1, Ordering::Relaxed);
         // A panic elsewhere leaves nothing half done: the snapshot is replaced in one step.
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread's read may have included it while this one waited.
         if self.is_current() {
-            return Ok(());
+            return Ok(false);
         }
         self.read(read)?;
         drop(writer);
-        Ok(())
+        Ok(true)
     }
 
     /// Reads the device now.

@@ -76,13 +76,13 @@ pub use context::Context;
 pub use device::{Absence, Device, DeviceList};
 pub use error::{Errno, Error, GidMoved, Object, Result};
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
-pub use gid::{GidCache, GidSnapshot, Matches, PortTable};
+pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
 pub use kept::CacheStats;
 pub use limits::DeviceLimits;
 pub use pkey::{PKeyCache, PKeySnapshot, PortPKeys};
 pub use port::PortAttr;
 pub use types::{
     AtomicCap, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid,
-    LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, PhysState, PortCaps,
-    PortNum, PortState, RKey, TransportType, Wanted,
+    LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, ParseSubnetError,
+    ParseWantedError, PhysState, PortCaps, PortNum, PortState, RKey, Subnet, TransportType, Wanted,
 };

@@ -20,7 +20,7 @@ pub struct PortAttr {
     pub max_mtu: Mtu,
     /// The MTU in use, which bounds a path's. Follows the interface's MTU without an event.
     pub active_mtu: Mtu,
-    /// How many rows its GID table can hold (`gid_tbl_len`); 0 on iWARP.
+    /// How many rows its GID table can hold (`gid_tbl_len`); 0 or 1 on iWARP.
     pub gid_table_len: u32,
     /// How many rows its P_Key table can hold (`pkey_tbl_len`).
     pub pkey_table_len: u16,
@@ -61,7 +61,8 @@ pub struct PortAttr {
 }
 
 impl PortAttr {
-    /// Whether an address on this port needs a GID: on Ethernet, and where the port says so.
+    /// Whether an address on this port needs a GID: on Ethernet, and where the port says so. (On
+    /// iWARP, which connects by rdma_cm only, there is no such address.)
     pub fn needs_gid(&self) -> bool {
         self.grh_required || self.link_layer == LinkLayer::ETHERNET
     }
@@ -94,7 +95,7 @@ impl PortAttr {
             max_vl_num: raw.max_vl_num,
             init_type_reply: raw.init_type_reply,
             active_width: LinkWidth::from_raw(raw.active_width),
-            active_speed: LinkSpeed::from_raw(raw.active_speed),
+            active_speed: LinkSpeed::from_raw(raw.active_speed.into()),
             phys_state: PhysState::from_raw(raw.phys_state),
             grh_required: raw.flags & GRH_REQUIRED != 0,
         }

@@ -80,10 +80,11 @@ fn what_is_not_there_is_told_on_one_line() {
 
 #[test]
 fn a_machine_without_a_device_is_told_what_to_do() {
-    let output = gids("none", &[]);
-    assert!(failure(&output).starts_with("gids: no RDMA in this kernel: "), "{output:?}");
-    let output = gids("bare", &[]);
-    assert!(failure(&output).starts_with("gids: no RDMA device: "), "{output:?}");
+    // Without any module loaded, libibverbs's own question makes the kernel load the first.
+    for scene in ["none", "bare"] {
+        let output = gids(scene, &[]);
+        assert!(failure(&output).starts_with("gids: no RDMA device: "), "{scene}: {output:?}");
+    }
 }
 
 #[test]

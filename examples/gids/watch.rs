@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdma_verbs::{Context, GidEntry, GidSnapshot};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::rows::Row;
@@ -22,9 +21,16 @@ struct Change {
 
 /// Waits for events of the devices and prints what they changed, until the time is over.
 pub(super) fn watch(options: &Options, tables: &mut [Tables]) -> Result<(), String> {
-    let deadline = options.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let contexts: Vec<Context> = tables.iter().filter_map(|table| table.context.clone()).collect();
+    // A time beyond what the clock can tell is none.
+    let deadline = options
+        .seconds
+        .and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
     loop {
+        let contexts: Vec<Context> =
+            tables.iter().filter_map(|table| table.context.clone()).collect();
+        if contexts.is_empty() {
+            return Err("nothing to watch: no device is open, and sysfs tells of no change".into());
+        }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {
             return Ok(());
@@ -41,7 +47,15 @@ pub(super) fn watch(options: &Options, tables: &mut [Tables]) -> Result<(), Stri
         }
         for table in &mut *tables {
             let Some(context) = &table.context else { continue };
-            let now = context.gids().checked().map_err(|error| error.to_string())?.to_arc();
+            // One device that fails is told, and the others are watched.
+            let now = match context.gids().checked() {
+                Ok(now) => now.to_arc(),
+                Err(error) => {
+                    common::note("gids", error);
+                    table.context = None;
+                    continue;
+                }
+            };
             let before = std::mem::replace(&mut table.gids, Arc::clone(&now));
             if !Arc::ptr_eq(&before, &now) {
                 let visible = context.gids().stats().last_visible;

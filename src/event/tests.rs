@@ -1,5 +1,7 @@
 //! Events made by hand: those that rxe does not raise, second ports, numbers of tomorrow.
 
+use std::collections::VecDeque;
+
 use super::*;
 
 /// Events waiting to be taken, and what was acknowledged, in order.
@@ -10,7 +12,17 @@ struct Fake {
 }
 
 impl Fake {
-    fn raise(&self, kind: EventType, element: u64) {
+    /// An event of a port.
+    fn raise(&self, kind: EventType, port: i32) {
+        // The library writes 4 of the 8 bytes: the rest is whatever was there.
+        let mut element = [0xef; 8];
+        element[..4].copy_from_slice(&port.to_ne_bytes());
+        lock(&self.waiting).push_back(Ok(RawEvent { kind: kind.raw(), element }));
+    }
+
+    /// An event of an object at this address.
+    fn raise_at(&self, kind: EventType, address: u64) {
+        let element = address.to_ne_bytes();
         lock(&self.waiting).push_back(Ok(RawEvent { kind: kind.raw(), element }));
     }
 }
@@ -47,6 +59,10 @@ fn events() -> (Arc<Fake>, Events<Fake>, Table, Table) {
     (fake, events, gids, pkeys)
 }
 
+fn register(events: &Events<Fake>, address: u64) -> Arc<ObjectEvents> {
+    events.register(|| Ok((address, ()))).expect("it is made").0
+}
+
 #[test]
 fn nothing_there_is_no_error() {
     let (_, events, gids, _) = events();
@@ -80,10 +96,9 @@ fn each_event_concerns_its_own_tables() {
 #[test]
 fn ports_are_told_apart_and_odd_ones_are_none() {
     let (fake, events, gids, _) = events();
-    let queue = events.subscribe();
-    // The library writes 4 of the 8 bytes: the rest is whatever was there.
-    for element in [2, 0xdead_beef_0000_0001, 0, 77_000, u64::MAX] {
-        fake.raise(EventType::GID_CHANGE, element);
+    let queue = events.subscribe().expect("a queue");
+    for port in [2, 1, 0, 77_000, -1] {
+        fake.raise(EventType::GID_CHANGE, port);
     }
     assert_eq!(events.drain().expect("five events"), 5);
     let told: Vec<_> = std::iter::from_fn(|| queue.next_event()).map(|e| e.subject).collect();
@@ -96,13 +111,13 @@ fn ports_are_told_apart_and_odd_ones_are_none() {
 #[test]
 fn object_events_reach_their_owner_whoever_drained() {
     let (fake, events, gids, _) = events();
-    let queue = events.subscribe();
-    let (one, two) = (events.register(0x1000), events.register(0x2001));
+    let queue = events.subscribe().expect("a queue");
+    let (one, two) = (register(&events, 0x1000), register(&events, 0x2001));
     assert_ne!(one.id(), two.id());
-    fake.raise(EventType::QP_LAST_WQE_REACHED, 0x2001);
-    fake.raise(EventType::QP_FATAL, 0x2001);
-    fake.raise(EventType::QP_FATAL, 0x2001);
-    fake.raise(EventType::SRQ_LIMIT_REACHED, 0x3000);
+    fake.raise_at(EventType::QP_LAST_WQE_REACHED, 0x2001);
+    fake.raise_at(EventType::QP_FATAL, 0x2001);
+    fake.raise_at(EventType::QP_FATAL, 0x2001);
+    fake.raise_at(EventType::SRQ_LIMIT_REACHED, 0x3000);
     assert_eq!(events.drain().expect("four events"), 4);
     assert_eq!(one.take(), 0);
     assert_eq!(two.take(), 1 << 16 | 1 << 1);
@@ -117,14 +132,14 @@ fn object_events_reach_their_owner_whoever_drained() {
 #[test]
 fn an_address_used_again_is_the_new_objects() {
     let (fake, events, ..) = events();
-    let old = events.register(0x1000);
-    let new = events.register(0x1000);
+    let old = register(&events, 0x1000);
+    let new = register(&events, 0x1000);
     events.unregister(0x1000, &old);
-    fake.raise(EventType::CQ_ERR, 0x1000);
+    fake.raise_at(EventType::CQ_ERR, 0x1000);
     events.drain().expect("one event");
     assert_eq!((old.take(), new.take()), (0, 1));
     events.unregister(0x1000, &new);
-    fake.raise(EventType::CQ_ERR, 0x1000);
+    fake.raise_at(EventType::CQ_ERR, 0x1000);
     events.drain().expect("one event");
     assert_eq!(new.take(), 0);
 }
@@ -132,7 +147,7 @@ fn an_address_used_again_is_the_new_objects() {
 #[test]
 fn thousands_of_events_are_one_change_and_bounded() {
     let (fake, events, gids, _) = events();
-    let queue = events.subscribe();
+    let queue = events.subscribe().expect("a queue");
     for _ in 0..3000 {
         fake.raise(EventType::GID_CHANGE, 1);
     }
@@ -154,7 +169,7 @@ fn thousands_of_events_are_one_change_and_bounded() {
 fn a_flood_ends_and_counts_as_a_change() {
     let (fake, events, gids, _) = events();
     fake.endless.store(true, Ordering::Relaxed);
-    fake.raise(EventType::COMM_EST, 0x1000);
+    fake.raise_at(EventType::COMM_EST, 0x1000);
     assert_eq!(events.drain().expect("a flood"), MOST_AT_ONCE);
     assert!(!gids.is_current(), "a GID_CHANGE may be behind what was taken");
 }
@@ -162,7 +177,7 @@ fn a_flood_ends_and_counts_as_a_change() {
 #[test]
 fn a_device_that_failed_says_so_from_then_on() {
     let (fake, events, ..) = events();
-    let queue = events.subscribe();
+    let queue = events.subscribe().expect("a queue");
     fake.raise(EventType::DEVICE_FATAL, 0);
     for _ in 0..2 {
         let error = events.drain().expect_err("the device has failed");
@@ -182,14 +197,52 @@ fn a_failed_read_is_told_and_the_next_goes_on() {
     assert!(!gids.is_current());
 }
 
+/// Also on a device where nothing ever happens.
 #[test]
 fn a_subscriber_that_went_is_forgotten() {
     let (fake, events, ..) = events();
-    drop(events.subscribe());
-    let kept = events.subscribe();
+    for _ in 0..100 {
+        drop(events.subscribe().expect("a queue"));
+    }
+    assert_eq!(events.state().subscribers.len(), 1);
+    let kept = events.subscribe().expect("a queue");
     fake.raise(EventType::GID_CHANGE, 1);
     events.drain().expect("one event");
     assert_eq!(events.state().subscribers.len(), 1);
     assert_eq!(kept.next_event().map(|e| e.to_string()).as_deref(), Some("GID_CHANGE port 1"));
     assert!(kept.next_event().is_none());
+}
+
+/// A value that went is not announced to any more, and not held.
+#[test]
+fn a_listener_that_went_is_forgotten() {
+    let (fake, events, gids, pkeys) = events();
+    drop(pkeys);
+    assert_eq!(Arc::weak_count(&gids), 1);
+    fake.raise(EventType::PORT_ERR, 1);
+    events.drain().expect("one event");
+    assert_eq!(events.state().listeners.len(), 1);
+    assert!(!gids.is_current());
+}
+
+/// A queue's descriptor is readable exactly while there are events.
+#[test]
+fn a_queue_wakes_whoever_waits_on_it() {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let (fake, events, ..) = events();
+    let queue = events.subscribe().expect("a queue");
+    let readable = || {
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&queue, PollFlags::IN)], Some(&now)).expect("poll") == 1
+    };
+    assert!(!readable());
+    for _ in 0..2 {
+        fake.raise(EventType::GID_CHANGE, 1);
+    }
+    events.drain().expect("two events");
+    for left in [true, false] {
+        assert!(readable());
+        queue.next_event().expect("an event");
+        assert_eq!(readable(), left);
+    }
 }

@@ -8,6 +8,7 @@
 
 #[cfg(test)]
 mod fixture;
+mod index;
 mod snapshot;
 mod sysfs;
 mod table;
@@ -18,7 +19,8 @@ use crate::cache::Cache;
 use crate::error::Result;
 use crate::kept::{Announcements, Kept};
 
-pub use snapshot::{GidSnapshot, Matches, PortTable};
+pub use index::{Matches, Row};
+pub use snapshot::{GidSnapshot, PortTable};
 
 pub(crate) use sysfs::SysfsSource;
 pub(crate) use table::{PortShape, Source, Table, VerbsSource, row};

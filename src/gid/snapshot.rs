@@ -1,13 +1,11 @@
 //! An immutable, indexed copy of one device's GID tables.
 
-use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
-use std::slice;
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
+use super::index::{Index, Matches, hash};
 use super::{PortShape, Table};
 use crate::error::{Error, Result};
 use crate::sys::netdev;
@@ -16,34 +14,20 @@ use crate::types::{Gid, GidEntry, LinkLayer, PortNum, Wanted};
 /// All GID tables of one device at one moment: consistent in itself, and unchanging.
 ///
 /// Lookups take constant time, whatever the number of ports and rows, allocate nothing and make
-/// no system call (but [`find`](GidSnapshot::find) by the name of a network interface: one). When
-/// several rows carry one GID, all of them are found, in the order of port and index.
+/// no system call; but [`find`](GidSnapshot::find) asks the kernel for the number of a network
+/// interface by its name, and lists rows when it found none. When several rows carry one GID, all of
+/// them are found, in the order of port and index.
+///
+/// In the kernel's default mode a device's table shows the rows of every network namespace, and the
+/// interface numbers in them are each namespace's own: an interface of that number *here* may be
+/// another one. Whether a row's address is this host's is not in its table;
+/// a directory of all devices tells it.
 pub struct GidSnapshot {
     device: Arc<str>,
     ports: Box<[PortTable]>,
     /// Sorted by port and index.
-    rows: Box<[GidEntry]>,
-    /// One for each GID there is. Its first row stands in it, so that a lookup that finds one
-    /// touches one cache line of the table and no other memory.
-    by_gid: HashTable<GidSlot>,
-    /// For every GID, and then for every interface, the numbers of its rows.
-    grouped: Box<[u32]>,
-    by_ifindex: HashTable<Group<u32>>,
+    index: Index<GidEntry>,
     by_place: HashTable<u32>,
-}
-
-/// The rows that carry one GID.
-struct GidSlot {
-    first: GidEntry,
-    start: u32,
-    count: u32,
-}
-
-/// The rows that share a key: `count` numbers from `start` on in `grouped`.
-struct Group<K> {
-    key: K,
-    start: u32,
-    count: u32,
 }
 
 /// One port's table in a snapshot.
@@ -61,7 +45,7 @@ impl PortTable {
         self.shape.port
     }
 
-    /// How many rows the table can hold (`gid_tbl_len`); 0 on iWARP, which has none.
+    /// How many rows the table can hold (`gid_tbl_len`); an iWARP device has one or none.
     pub const fn capacity(&self) -> u32 {
         self.shape.len
     }
@@ -80,14 +64,6 @@ impl PortTable {
     pub const fn generation(&self) -> u64 {
         self.generation
     }
-}
-
-/// One hash function for all snapshots: keys are this host's own addresses, so nobody can choose
-/// them to collide.
-const HASHER: FixedState = FixedState::with_seed(0);
-
-fn hash<K: Hash>(key: &K) -> u64 {
-    HASHER.hash_one(key)
 }
 
 /// What `(port, index)` hashes as.
@@ -137,7 +113,16 @@ impl GidSnapshot {
             let count = of_port.len() as u32;
             ports.push(PortTable { shape, generation, start: start as u32, count });
         }
-        index(device, ports.into(), rows.into())
+        let index = Index::new(rows);
+        let rows = index.rows();
+        let mut by_place = HashTable::with_capacity(rows.len());
+        let place_of = |number: &u32| {
+            rows.get(*number as usize).map_or(0, |row| hash(&place(row.port(), row.index())))
+        };
+        for number in 0..rows.len() as u32 {
+            by_place.insert_unique(place_of(&number), number, place_of);
+        }
+        GidSnapshot { device, ports: ports.into(), index, by_place }
     }
 
     /// The device whose tables these are.
@@ -157,7 +142,7 @@ impl GidSnapshot {
 
     /// Every row of every port, in the order of port and index.
     pub fn rows(&self) -> &[GidEntry] {
-        &self.rows
+        self.index.rows()
     }
 
     /// The rows of one port, in the order of their indices; none when there is no such port.
@@ -165,7 +150,7 @@ impl GidSnapshot {
         self.port(port)
             .and_then(|table| {
                 let start = table.start as usize;
-                self.rows.get(start..start + table.count as usize)
+                self.rows().get(start..start + table.count as usize)
             })
             .unwrap_or_default()
     }
@@ -175,42 +160,29 @@ impl GidSnapshot {
     pub fn row(&self, port: PortNum, index: u32) -> Option<&GidEntry> {
         let key = place(port, index);
         let is_it = |number: &u32| {
-            self.rows.get(*number as usize).is_some_and(|row| place(row.port(), row.index()) == key)
+            self.rows()
+                .get(*number as usize)
+                .is_some_and(|row| place(row.port(), row.index()) == key)
         };
-        self.rows.get(*self.by_place.find(hash(&key), is_it)? as usize)
+        self.rows().get(*self.by_place.find(hash(&key), is_it)? as usize)
     }
 
     /// The rows that carry this GID.
     #[doc(alias = "ibv_find_gid_index")]
+    #[inline]
     pub fn by_gid(&self, gid: &Gid) -> Matches<'_> {
-        match self.by_gid.find(hash(gid), |slot| slot.first.gid() == *gid) {
-            Some(slot) => Matches {
-                first: Some(&slot.first),
-                rest: self.group(slot.start + 1, slot.count - 1).iter(),
-                rows: &self.rows,
-                only_addresses: false,
-            },
-            None => Matches::none(),
-        }
+        self.index.by_gid(gid)
     }
 
     /// The rows that carry this IP address: those of RoCE ports whose GID is the address.
+    #[inline]
     pub fn by_ip(&self, ip: IpAddr) -> Matches<'_> {
-        // A GID of an InfiniBand port may look like an address and is none.
-        Matches { only_addresses: true, ..self.by_gid(&ip.into()) }
+        self.index.by_ip(ip)
     }
 
     /// The rows of the network interface with this number.
     pub fn by_ifindex(&self, ifindex: u32) -> Matches<'_> {
-        match self.by_ifindex.find(hash(&ifindex), |group| group.key == ifindex) {
-            Some(group) => Matches {
-                first: None,
-                rest: self.group(group.start, group.count).iter(),
-                rows: &self.rows,
-                only_addresses: false,
-            },
-            None => Matches::none(),
-        }
+        self.index.by_ifindex(ifindex)
     }
 
     /// The rows that carry what is wanted.
@@ -227,63 +199,15 @@ impl GidSnapshot {
             }
         };
         if matches.is_empty() {
-            let device = (*self.device).into();
-            return Err(Error::GidNotFound { device, wanted: *wanted, rows: self.rows.to_vec() });
+            const SHOWN: usize = 16;
+            return Err(Error::GidNotFound {
+                device: (*self.device).into(),
+                wanted: *wanted,
+                rows: self.rows().iter().take(SHOWN).copied().collect(),
+                more: self.rows().len().saturating_sub(SHOWN) as u32,
+            });
         }
         Ok(matches)
-    }
-
-    fn group(&self, start: u32, count: u32) -> &[u32] {
-        let start = start as usize;
-        self.grouped.get(start..start + count as usize).unwrap_or_default()
-    }
-}
-
-/// Builds the indices over rows sorted by port and index.
-fn index(device: Arc<str>, ports: Box<[PortTable]>, rows: Box<[GidEntry]>) -> GidSnapshot {
-    let mut grouped = Vec::with_capacity(2 * rows.len());
-    let mut by_gid = HashTable::with_capacity(rows.len());
-    group_by(
-        &rows,
-        &mut grouped,
-        |row| Some(row.gid()),
-        |first, Group { start, count, .. }| {
-            let slot = GidSlot { first: *first, start, count };
-            by_gid.insert_unique(hash(&first.gid()), slot, |slot| hash(&slot.first.gid()));
-        },
-    );
-    let mut by_ifindex = HashTable::new();
-    group_by(&rows, &mut grouped, GidEntry::ifindex, |_, group| {
-        by_ifindex.insert_unique(hash(&group.key), group, |group| hash(&group.key));
-    });
-    let mut by_place = HashTable::with_capacity(rows.len());
-    let place_of = |number: &u32| {
-        rows.get(*number as usize).map_or(0, |row| hash(&place(row.port(), row.index())))
-    };
-    for number in 0..rows.len() as u32 {
-        by_place.insert_unique(place_of(&number), number, place_of);
-    }
-    let grouped = grouped.into();
-    GidSnapshot { device, ports, rows, by_gid, grouped, by_ifindex, by_place }
-}
-
-/// Appends to `grouped` the row numbers of each key in turn, keys sorted, rows in their order, and
-/// tells of each group with its first row.
-fn group_by<K: Ord + Copy>(
-    rows: &[GidEntry],
-    grouped: &mut Vec<u32>,
-    key: impl Fn(&GidEntry) -> Option<K>,
-    mut tell: impl FnMut(&GidEntry, Group<K>),
-) {
-    let keyed = rows.iter().zip(0_u32..);
-    let mut keyed: Vec<_> =
-        keyed.filter_map(|(row, number)| Some((key(row)?, number, row))).collect();
-    keyed.sort_by_key(|(key, number, _)| (*key, *number));
-    for same in keyed.chunk_by(|(a, ..), (b, ..)| a == b) {
-        let [(key, _, first), ..] = same else { continue };
-        let start = grouped.len() as u32;
-        grouped.extend(same.iter().map(|(_, number, _)| number));
-        tell(first, Group { key: *key, start, count: same.len() as u32 });
     }
 }
 
@@ -291,9 +215,12 @@ fn group_by<K: Ord + Copy>(
 fn generation(shape: PortShape, rows: &[GidEntry], before: Option<&GidSnapshot>) -> u64 {
     let Some(before) = before else { return 1 };
     let Some(table) = before.port(shape.port) else { return 1 };
-    let old = before.rows_of(shape.port).iter().copied();
-    let new = rows.iter().map(|row| row.in_generation(table.generation));
-    if table.shape == shape && old.eq(new) { table.generation } else { table.generation + 1 }
+    // Rows are equal whatever their generations.
+    if table.shape == shape && before.rows_of(shape.port) == rows {
+        table.generation
+    } else {
+        table.generation + 1
+    }
 }
 
 impl std::fmt::Debug for GidSnapshot {
@@ -301,48 +228,10 @@ impl std::fmt::Debug for GidSnapshot {
         f.debug_struct("GidSnapshot")
             .field("device", &self.device)
             .field("ports", &self.ports)
-            .field("rows", &self.rows)
+            .field("rows", &self.rows())
             .finish_non_exhaustive()
     }
 }
-
-/// The rows that a lookup found, in the order of port and index.
-#[derive(Clone, Debug)]
-pub struct Matches<'a> {
-    first: Option<&'a GidEntry>,
-    rest: slice::Iter<'a, u32>,
-    rows: &'a [GidEntry],
-    only_addresses: bool,
-}
-
-impl Matches<'_> {
-    fn none() -> Self {
-        Matches { first: None, rest: [].iter(), rows: &[], only_addresses: false }
-    }
-
-    /// Whether there is no row left.
-    pub fn is_empty(&self) -> bool {
-        self.clone().next().is_none()
-    }
-}
-
-impl<'a> Iterator for Matches<'a> {
-    type Item = &'a GidEntry;
-
-    fn next(&mut self) -> Option<&'a GidEntry> {
-        loop {
-            let row = match self.first.take() {
-                Some(first) => first,
-                None => self.rows.get(*self.rest.next()? as usize)?,
-            };
-            if !self.only_addresses || row.gid_type().is_roce() {
-                return Some(row);
-            }
-        }
-    }
-}
-
-impl std::iter::FusedIterator for Matches<'_> {}
 
 #[cfg(test)]
 mod tests;

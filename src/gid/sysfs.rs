@@ -43,6 +43,14 @@ pub(crate) struct SysfsSource<F = RealFiles> {
     files: F,
 }
 
+/// What the rows of a port have in common.
+struct Link {
+    /// Whether the kernel tells type and interface of a row: old ones do not.
+    attributes: bool,
+    /// What version 1 is here.
+    version_1: GidType,
+}
+
 /// How often a row is read again that changes between its files.
 const TRIES: usize = 4;
 
@@ -80,44 +88,60 @@ impl<F: Files> SysfsSource<F> {
         let attributes = match self.files.names(&folder.join("gid_attrs")) {
             Ok(_) => true,
             Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(self.failed(Some(port), &folder.join("gid_attrs"), &error)),
+            Err(error) => {
+                return Err(self.failed(Some(port), &folder.join("gid_attrs"), error.into()));
+            }
         };
+        let link = Link { attributes, version_1: self.version_1(link_layer)? };
         for index in indices {
-            rows.extend(self.row(port, &folder, index, link_layer, attributes)?);
+            rows.extend(self.row(port, &folder, index, &link)?);
         }
         Ok(PortShape { port, len, link_layer })
     }
 
-    /// Reads one row; `None` when it is empty. The files are read one after the other, so the GID
-    /// is read again at the end: if it changed, so may have the rest.
+    /// Reads one row; `None` when it is empty. A row has three files, and may change between them:
+    /// what two readings in turn agree on is taken.
     fn row(
         &self,
         port: PortNum,
         folder: &Path,
         index: u32,
-        link_layer: LinkLayer,
-        attributes: bool,
+        link: &Link,
     ) -> Result<Option<GidEntry>> {
-        let path = folder.join(format!("gids/{index}"));
-        let Some(mut gid) = self.gid(port, &path)? else { return Ok(None) };
+        let mut last = self.row_once(port, folder, index, link)?;
         for _ in 0..TRIES {
-            let mut entry = GidEntry::new(port, index, gid);
-            let gid_type =
-                if attributes { self.gid_type(port, folder, index, link_layer)? } else { None };
-            entry = match gid_type {
-                Some(gid_type) => entry.with_type(gid_type),
-                None => entry.with_assumed_type(version_1(link_layer)),
-            };
-            if let Some(name) = self.netdev(port, folder, index, attributes)? {
-                entry = entry.with_netdev(netdev::index(&name).unwrap_or(0), Some(name));
+            let again = self.row_once(port, folder, index, link)?;
+            if again == last {
+                return Ok(again);
             }
-            match self.gid(port, &path)? {
-                Some(again) if again == gid => return Ok(Some(entry)),
-                Some(changed) => gid = changed,
-                None => return Ok(None),
-            }
+            last = again;
         }
+        let path = folder.join(format!("gids/{index}"));
         Err(self.bad(Some(port), &path, "it keeps changing while it is read"))
+    }
+
+    fn row_once(
+        &self,
+        port: PortNum,
+        folder: &Path,
+        index: u32,
+        link: &Link,
+    ) -> Result<Option<GidEntry>> {
+        let Some(gid) = self.gid(port, &folder.join(format!("gids/{index}")))? else {
+            return Ok(None);
+        };
+        let entry = GidEntry::new(port, index, gid);
+        if !link.attributes {
+            return Ok(Some(entry.with_assumed_type(link.version_1)));
+        }
+        let entry = match self.gid_type(port, folder, index, link)? {
+            Some(gid_type) => entry.with_type(gid_type),
+            None => entry.with_assumed_type(link.version_1),
+        };
+        Ok(Some(match self.netdev(port, folder, index)? {
+            Some(name) => entry.with_netdev(netdev::index(&name).unwrap_or(0), Some(name)),
+            None => entry,
+        }))
     }
 
     /// The GID in a file; `None` when it is zero, or gone since the folder was listed.
@@ -125,7 +149,7 @@ impl<F: Files> SysfsSource<F> {
         let content = match self.files.read(path) {
             Ok(content) => content,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(self.failed(Some(port), path, &error)),
+            Err(error) => return Err(self.failed(Some(port), path, error.into())),
         };
         let text = std::str::from_utf8(&content).unwrap_or_default().trim_end();
         // Exactly eight groups of four digits: what else a GID can be spelt as, sysfs never does.
@@ -142,12 +166,12 @@ impl<F: Files> SysfsSource<F> {
         port: PortNum,
         folder: &Path,
         index: u32,
-        link_layer: LinkLayer,
+        link: &Link,
     ) -> Result<Option<GidType>> {
         let path = folder.join(format!("gid_attrs/types/{index}"));
         let Some(text) = self.attribute(port, &path)? else { return Ok(None) };
         Ok(match text.as_str() {
-            "IB/RoCE v1" => Some(version_1(link_layer)),
+            "IB/RoCE v1" => Some(link.version_1),
             "RoCE v1" => Some(GidType::ROCE_V1),
             "RoCE v2" => Some(GidType::ROCE_V2),
             "" => None,
@@ -155,39 +179,39 @@ impl<F: Files> SysfsSource<F> {
         })
     }
 
-    /// The interface in a row's file; `None` when it has none.
-    fn netdev(
-        &self,
-        port: PortNum,
-        folder: &Path,
-        index: u32,
-        attributes: bool,
-    ) -> Result<Option<IfName>> {
-        if !attributes {
-            return Ok(None);
-        }
+    /// The interface in a row's file; `None` when it has none, or a name that is no text.
+    fn netdev(&self, port: PortNum, folder: &Path, index: u32) -> Result<Option<IfName>> {
         let path = folder.join(format!("gid_attrs/ndevs/{index}"));
-        match self.attribute(port, &path)?.as_deref() {
-            None | Some("") => Ok(None),
-            Some(name) => match IfName::new(name) {
-                Some(name) => Ok(Some(name)),
-                None => Err(self.bad(Some(port), &path, "it holds no interface name")),
+        let name =
+            self.attribute(port, &path)?.filter(|name| !name.contains(char::REPLACEMENT_CHARACTER));
+        Ok(name.and_then(|name| IfName::new(&name)))
+    }
+
+    /// A row's attribute; `None` when the kernel answers `EINVAL` (no such thing on this row) or
+    /// `ENODEV` (its interface is just going), or has no such file.
+    fn attribute(&self, port: PortNum, path: &Path) -> Result<Option<String>> {
+        match self.files.read(path) {
+            Ok(content) => {
+                Ok(Some(String::from_utf8_lossy(&content).trim_end_matches('\n').into()))
+            }
+            Err(error) => match Errno::from(error) {
+                Errno::EINVAL | Errno::ENODEV | Errno::ENOENT => Ok(None),
+                errno => Err(self.failed(Some(port), path, errno)),
             },
         }
     }
 
-    /// A row's attribute; `None` when the kernel answers `EINVAL` (no such thing on this row) or
-    /// has no such file.
-    fn attribute(&self, port: PortNum, path: &Path) -> Result<Option<String>> {
-        match self.files.read(path) {
-            Ok(content) => match std::str::from_utf8(&content) {
-                Ok(text) => Ok(Some(text.trim_end_matches('\n').into())),
-                Err(_) => Err(self.bad(Some(port), path, "it is no text")),
-            },
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.failed(Some(port), path, &error)),
-        }
+    /// What version 1 is on this link: one text of sysfs stands for InfiniBand and RoCE. The GID of an
+    /// iWARP device, on Ethernet too, is made of its MAC address, and called InfiniBand's.
+    fn version_1(&self, link_layer: LinkLayer) -> Result<GidType> {
+        const RNIC: &str = "4:";
+        let node_type = match self.files.read(Path::new("node_type")) {
+            Ok(content) => String::from_utf8_lossy(&content).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(self.failed(None, Path::new("node_type"), error.into())),
+        };
+        let roce = link_layer == LinkLayer::ETHERNET && !node_type.starts_with(RNIC);
+        Ok(if roce { GidType::ROCE_V1 } else { GidType::IB })
     }
 
     fn link_layer(&self, port: PortNum, folder: &Path) -> Result<LinkLayer> {
@@ -205,25 +229,19 @@ impl<F: Files> SysfsSource<F> {
         match self.files.names(folder) {
             Ok(names) => Ok(names.iter().filter_map(|name| name.parse().ok()).collect()),
             Err(error) if error.kind() == io::ErrorKind::NotFound && port.is_some() => Ok(vec![]),
-            Err(error) => Err(self.failed(port, folder, &error)),
+            Err(error) => Err(self.failed(port, folder, error.into())),
         }
     }
 
-    fn failed(&self, port: Option<PortNum>, path: &Path, error: &io::Error) -> Error {
-        let errno = error.raw_os_error().map(Errno::from_raw);
-        let why = errno.map_or_else(|| error.to_string(), |errno| errno.to_string());
-        self.bad(port, path, &why)
+    fn failed(&self, port: Option<PortNum>, path: &Path, errno: Errno) -> Error {
+        let object = Object { port, ..Object::device(&self.device) };
+        Error::Sysfs { object, file: path.to_string_lossy().into(), errno }
     }
 
     fn bad(&self, port: Option<PortNum>, path: &Path, problem: &str) -> Error {
         let object = Object { port, ..Object::device(&self.device) };
         Error::BadTable { object, problem: format!("sysfs {}: {problem}", path.display()).into() }
     }
-}
-
-/// What version 1 is on this link: one text of sysfs stands for both. Unspecified is InfiniBand.
-fn version_1(link_layer: LinkLayer) -> GidType {
-    if link_layer == LinkLayer::ETHERNET { GidType::ROCE_V1 } else { GidType::IB }
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(crate) struct Table {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PortShape {
     pub(crate) port: PortNum,
-    /// How many rows the table can hold (`gid_tbl_len`); 0 on iWARP, which has none.
+    /// How many rows the table can hold (`gid_tbl_len`).
     pub(crate) len: u32,
     pub(crate) link_layer: LinkLayer,
 }
@@ -77,12 +77,15 @@ impl TableCalls for ContextHandle {
 
 impl<C: TableCalls> Source for VerbsSource<C> {
     fn read(&self, live: usize) -> Result<Table> {
-        let rows = match self.whole_table(live)? {
-            Some(rows) => rows,
-            None => match self.row_by_row()? {
-                Some(rows) => rows,
-                None => return self.sysfs.read(live),
-            },
+        let rows = match self.rows(live) {
+            Ok(Some(rows)) => rows,
+            Ok(None) => return self.sysfs.read(live),
+            // Where the kernel has no such call, the library reads sysfs itself, and gives up on a
+            // row of a network interface that is in another namespace.
+            Err(error @ Error::Verb { errno: Errno::ENODEV, .. }) => {
+                return self.sysfs.read(live).map_err(|_| error);
+            }
+            Err(error) => return Err(error),
         };
         let mut names = Names::default();
         let rows = rows.iter().filter_map(|row| names.entry(row)).collect();
@@ -91,10 +94,18 @@ impl<C: TableCalls> Source for VerbsSource<C> {
 }
 
 impl<C: TableCalls> VerbsSource<C> {
+    /// All rows, by whichever call serves; `None` when library or kernel has neither.
+    fn rows(&self, live: usize) -> Result<Option<Vec<ibv_gid_entry>>> {
+        match self.whole_table(live)? {
+            Some(rows) => Ok(Some(rows)),
+            None => self.row_by_row(),
+        }
+    }
+
     /// All rows by the table call; `None` when it cannot serve this device.
     ///
     /// The call's cost follows the room it is given and too little is `EINVAL` without a hint, so
-    /// the room starts at what was live before and doubles.
+    /// the room starts at what was live before and doubles; the first read has room for all.
     fn whole_table(&self, live: usize) -> Result<Option<Vec<ibv_gid_entry>>> {
         let capacity: usize = self.ports.iter().map(|port| port.len as usize).sum();
         // Room of zero is an error in itself; a device of empty tables has nothing to read.
@@ -102,7 +113,7 @@ impl<C: TableCalls> VerbsSource<C> {
         if most == 0 {
             return Ok(Some(Vec::new()));
         }
-        let mut room = (live + live / 8 + 8).min(most);
+        let mut room = if live == 0 { most } else { (live + live / 8 + 8).min(most) };
         loop {
             let mut rows = vec![ibv_gid_entry::ZERO; room];
             match self.context.query_gid_table(&mut rows) {

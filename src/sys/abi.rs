@@ -215,10 +215,10 @@ impl ibv_gid_entry {
 
 /// The event's number is an integer here, and what it happened to is read only where the number
 /// says what it is.
-#[repr(C)]
+#[repr(C, align(8))]
 pub(crate) struct ibv_async_event {
-    /// A pointer to a CQ, QP, SRQ or WQ, or in its first 4 bytes a port number.
-    pub(crate) element: u64,
+    /// A pointer to a CQ, QP, SRQ or WQ, or in its first 4 bytes a port number as an `int`.
+    pub(crate) element: [u8; 8],
     pub(crate) event_type: c_int,
 }
 
@@ -273,7 +273,7 @@ mod tests {
     /// rdma-sys 0.3 has a Rust enum there: reading this event through it would be undefined.
     #[test]
     fn an_event_of_tomorrow_is_a_number() {
-        let event = ibv_async_event { element: 1, event_type: 4711 };
-        assert_eq!((event.element, event.event_type), (1, 4711));
+        let event = ibv_async_event { element: [1; 8], event_type: 4711 };
+        assert_eq!((event.element, event.event_type), ([1; 8], 4711));
     }
 }

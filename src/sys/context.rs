@@ -17,9 +17,9 @@ use crate::types::{Gid, PortNum};
 pub(crate) struct RawEvent {
     /// `enum ibv_event_type`, as a number.
     pub(crate) kind: i32,
-    /// What it happened to: a pointer, or in the low 32 bits a port number, as the kind says. The
-    /// rest is whatever was in memory.
-    pub(crate) element: u64,
+    /// What it happened to, as the kind says: a pointer, or in the first 4 bytes a port number as an
+    /// `int`, and in the rest whatever was in memory.
+    pub(crate) element: [u8; 8],
 }
 
 /// An open device; closed when dropped. Everything made on it must be gone by then.
@@ -92,10 +92,9 @@ impl ContextHandle {
         }
         loop {
             // For a port the library writes 4 of the element's 8 bytes.
-            let mut event = ibv_async_event { element: 0, event_type: -1 };
+            let mut event = ibv_async_event { element: [0; 8], event_type: -1 };
             // A short read fails without setting errno.
-            // SAFETY: errno is this thread's own.
-            unsafe { *libc::__errno_location() = libc::EIO };
+            conv::preset_errno();
             // SAFETY: the context is open; the event is written during the call only.
             let returned = unsafe { calls::ibv_get_async_event(self.raw(), &mut event) };
             match conv::zero_or_minus_one(returned) {
@@ -114,6 +113,8 @@ impl ContextHandle {
     /// `ibv_query_pkey`, in host order.
     pub(crate) fn query_pkey(&self, port: PortNum, index: u16) -> Result<u16, Errno> {
         let mut pkey = 0;
+        // A file that is no number fails without setting errno.
+        conv::preset_errno();
         // SAFETY: the context is open, and the P_Key is written during the call only.
         let returned =
             unsafe { calls::ibv_query_pkey(self.raw(), port.get(), index.into(), &mut pkey) };

@@ -11,6 +11,13 @@ pub(crate) fn pointer<T>(returned: *mut T) -> Result<NonNull<T>, Errno> {
     NonNull::new(returned).ok_or_else(Errno::last)
 }
 
+/// For calls that can fail without setting errno: what is read then is `EIO`, and not what some call
+/// before has left.
+pub(crate) fn preset_errno() {
+    // SAFETY: __errno_location gives this thread's own errno, valid while the thread lives.
+    unsafe { *libc::__errno_location() = libc::EIO }
+}
+
 /// 0, or -1 and errno: `ibv_query_gid`, `ibv_close_device` …
 pub(crate) fn zero_or_minus_one(returned: c_int) -> Result<(), Errno> {
     if returned == 0 { Ok(()) } else { Err(Errno::last()) }

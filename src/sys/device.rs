@@ -115,6 +115,8 @@ impl DeviceHandle {
 
     /// `ibv_open_device`. Takes 5 s to fail where the node may not be opened: check that first.
     pub(crate) fn open(&self) -> Result<ContextHandle, Errno> {
+        // A provider may fail without setting errno.
+        conv::preset_errno();
         // SAFETY: the list holds the device; an open context takes a reference of its own.
         let context = conv::pointer(unsafe { calls::ibv_open_device(self.device.as_ptr()) })?;
         // SAFETY: just opened, and nobody else has the pointer.

@@ -15,31 +15,41 @@ use crate::error::Errno;
 /// expand: `$context` points to a context that libibverbs opened and that is still open.
 macro_rules! extended_op {
     ($context:expr, $op:ident) => {
-        // The place is inside the library's own verbs_context, and the field has this type in
-        // every version that has it.
-        extended_field($context, offset_of!(verbs_context, $op))
-            .and_then(|place| (&raw const (*place.cast::<verbs_context>()).$op).read())
+        extended_field($context, offset_of!(verbs_context, $op), |s: &verbs_context| s.$op)
     };
 }
 
-/// The start of the extended context (as our declaration counts), when the context is extended
-/// and its library knows the field at `offset`.
+/// The operation at `offset` of the extended context, when the context is extended, its library knows
+/// that field, and its provider has the operation. `_type` only tells what the field holds.
 ///
 /// # Safety
 ///
 /// `context` points to an open context of libibverbs.
-unsafe fn extended_field(context: *mut ibv_context, offset: usize) -> Option<*const u8> {
+unsafe fn extended_field<Op: Copy>(
+    context: *mut ibv_context,
+    offset: usize,
+    _type: fn(&verbs_context) -> Option<Op>,
+) -> Option<Op> {
     // SAFETY: the context is open, so its fields can be read.
     let marker = unsafe { (&raw const (*context).abi_compat).read() };
     if marker.addr() != usize::MAX {
         return None;
     }
-    let start = context.cast::<u8>().wrapping_sub(offset_of!(verbs_context, context));
+    // The library's struct may begin behind ours: addresses are counted from the context, which is at
+    // the end of both.
+    let at = |offset: usize| {
+        context.cast::<u8>().wrapping_sub(offset_of!(verbs_context, context)).wrapping_add(offset)
+    };
     // SAFETY: the marker says that a verbs_context stands around this context, and `sz` is the
     // field directly before it.
-    let size = unsafe { (&raw const (*start.cast::<verbs_context>()).sz).read() };
+    let size = unsafe { at(offset_of!(verbs_context, sz)).cast::<usize>().read() };
     // The struct grows at its front: what the library knows are the last `size` bytes.
-    (size >= size_of::<verbs_context>() - offset).then_some(start.cast_const())
+    if size < size_of::<verbs_context>() - offset {
+        return None;
+    }
+    // SAFETY: the field is in the part that the library knows, and has this type in every version
+    // that has it.
+    unsafe { at(offset).cast::<Option<Op>>().read() }
 }
 
 /// `ibv_query_port`, with the fields that came later where the provider fills them.

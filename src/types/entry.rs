@@ -1,6 +1,7 @@
 //! One row of a GID table.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::num::c_enum;
@@ -73,7 +74,9 @@ impl fmt::Display for IfName {
 ///
 /// A copy, true at the moment its snapshot was taken. Rows move while a program holds an index:
 /// [`generation`](GidEntry::generation) tells whether the port's rows have changed since.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+///
+/// Two rows are equal when all but their generations are.
+#[derive(Clone, Copy)]
 pub struct GidEntry {
     gid: Gid,
     generation: u64,
@@ -83,6 +86,22 @@ pub struct GidEntry {
     netdev: IfName,
     port: PortNum,
     type_assumed: bool,
+}
+
+impl PartialEq for GidEntry {
+    fn eq(&self, other: &GidEntry) -> bool {
+        self.same_address(other)
+            && (self.port, self.index) == (other.port, other.index)
+            && (self.netdev, self.type_assumed) == (other.netdev, other.type_assumed)
+    }
+}
+
+impl Eq for GidEntry {}
+
+impl Hash for GidEntry {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.gid, self.port, self.index).hash(state);
+    }
 }
 
 impl GidEntry {
@@ -173,8 +192,9 @@ impl GidEntry {
         }
     }
 
-    /// The name that interface had when the table was read. A rename raises no event: look
-    /// interfaces up by number.
+    /// The name of the interface with that number here, when the table was read: for a row of another
+    /// network namespace it is another interface's. A rename raises no event: look interfaces up by
+    /// number.
     pub fn netdev(&self) -> Option<&str> {
         Some(self.netdev.as_str()).filter(|name| !name.is_empty())
     }
@@ -189,8 +209,8 @@ impl GidEntry {
         self.gid_type.is_roce().then(|| self.gid.ipv4()).flatten()
     }
 
-    /// The generation of the port's table that the row was seen in. It moves only when a row of
-    /// that port changed.
+    /// The generation of the port's table that the row was seen in, from 1. It moves only when a row
+    /// of that port changed. 0 for a row that was read by itself.
     pub const fn generation(&self) -> u64 {
         self.generation
     }

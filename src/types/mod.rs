@@ -5,6 +5,7 @@ mod flags;
 mod gid;
 mod num;
 mod parse;
+mod subnet;
 mod wanted;
 
 pub use entry::{GidEntry, GidType, IfName};
@@ -15,6 +16,7 @@ pub use num::{
     PhysState, PortNum, PortState, RKey, TransportType,
 };
 pub use parse::ParseGidError;
-pub use wanted::Wanted;
+pub use subnet::{ParseSubnetError, Subnet};
+pub use wanted::{ParseWantedError, Wanted};
 
 pub(crate) use num::{c_enum, encoded_time};

@@ -201,7 +201,7 @@ impl fmt::Display for Lid {
 macro_rules! c_enum {
     ($(#[$doc:meta])* $name:ident($repr:ty) { $($(#[$cdoc:meta])* $constant:ident = $value:literal, $text:literal;)* }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name($repr);
 
         impl $name {
@@ -368,7 +368,7 @@ c_enum! {
 
 c_enum! {
     /// A link's speed, of one lane, as its code.
-    LinkSpeed(u8) {
+    LinkSpeed(u32) {
         /// 2.5 Gb/s.
         SDR = 1, "2.5 Gbps";
         /// 5 Gb/s.
@@ -385,6 +385,8 @@ c_enum! {
         HDR = 64, "50.0 Gbps";
         /// 100 Gb/s.
         NDR = 128, "100.0 Gbps";
+        /// 200 Gb/s.
+        XDR = 256, "200.0 Gbps";
     }
 }
 

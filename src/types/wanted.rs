@@ -18,20 +18,38 @@ pub enum Wanted {
     Netdev(IfName),
 }
 
-impl FromStr for Wanted {
-    type Err = ParseGidError;
+/// A text that is no GID, IP address or name of a network interface.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is {problem}")]
+pub struct ParseWantedError {
+    /// The text as given, cut at 64 characters.
+    text: Box<str>,
+    problem: Box<str>,
+}
 
-    /// An IPv4 address; else, with a colon in it, a GID (an IPv6 address is one); else the name
-    /// of a network interface.
-    fn from_str(text: &str) -> Result<Wanted, ParseGidError> {
+impl FromStr for Wanted {
+    type Err = ParseWantedError;
+
+    /// Digits and dots are an IPv4 address; what has a colon is a GID (an IPv6 address is one); all
+    /// else is the name of a network interface.
+    fn from_str(text: &str) -> Result<Wanted, ParseWantedError> {
         let trimmed = text.trim();
-        if let Ok(ip) = trimmed.parse::<Ipv4Addr>() {
-            return Ok(Wanted::Ip(ip.into()));
+        let fail = |problem: &str| ParseWantedError {
+            text: text.chars().take(64).collect(),
+            problem: problem.into(),
+        };
+        if trimmed.contains(':') {
+            let gid: Result<_, ParseGidError> = trimmed.parse();
+            return gid
+                .map(Wanted::Gid)
+                .map_err(|error| fail(&format!("no GID: {}", error.problem())));
         }
-        match IfName::new(trimmed) {
-            Some(name) if !trimmed.contains(':') => Ok(Wanted::Netdev(name)),
-            _ => text.parse().map(Wanted::Gid),
+        if !trimmed.is_empty() && trimmed.bytes().all(|b| b == b'.' || b.is_ascii_digit()) {
+            let ip: Result<Ipv4Addr, _> = trimmed.parse();
+            return ip.map(|ip| Wanted::Ip(ip.into())).map_err(|_| fail("no IPv4 address"));
         }
+        let name = IfName::new(trimmed).map(Wanted::Netdev);
+        name.ok_or_else(|| fail("no GID, no IP address, and no name of a network interface"))
     }
 }
 
@@ -59,8 +77,17 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Wanted>().map(|w| w.to_string()), Ok(printed.into()), "{text}");
         }
-        for bad in ["", "a name too long for one", "fe80::1%e0", "a/b"] {
-            assert!(bad.parse::<Wanted>().is_err(), "{bad:?}");
+        for (bad, problem) in [
+            ("", "no GID, no IP address, and no name"),
+            ("a-name-too-long-for-one", "no GID, no IP address, and no name"),
+            ("192.0.2.10/24", "no GID, no IP address, and no name"),
+            ("192.0.2.300", "no IPv4 address"),
+            ("192.0.2.010", "no IPv4 address"),
+            ("192.0.2", "no IPv4 address"),
+            ("fe80::1%e0", "scope suffix"),
+        ] {
+            let error = bad.parse::<Wanted>().expect_err(bad).to_string();
+            assert!(error.contains(problem), "{error}");
         }
     }
 }

@@ -94,7 +94,8 @@ fn a_burst_is_one_refresh() {
 fn a_subscriber_gets_what_a_lookup_took_in() {
     let rig = Rig::new();
     let context = rig.open();
-    let (one, two) = (context.subscribe(), context.subscribe());
+    let subscribe = || context.subscribe().expect("a queue");
+    let (one, two) = (subscribe(), subscribe());
     add(&rig, address(&rig, 1));
     wait_until("the address is found", || checked(&context, address(&rig, 1)).is_some());
     for queue in [&one, &two] {
@@ -114,7 +115,7 @@ fn a_loop_of_ones_own() {
     wait_until("all is quiet", || context.process_events().expect("events") == 0);
     let readable = |wait: Duration| {
         let mut fds = [PollFd::from_borrowed_fd(context.as_fd(), PollFlags::IN)];
-        let wait = rustix::time::Timespec {
+        let wait = rustix::event::Timespec {
             tv_sec: wait.as_secs() as i64,
             tv_nsec: wait.subsec_nanos().into(),
         };
@@ -124,6 +125,28 @@ fn a_loop_of_ones_own() {
     add(&rig, address(&rig, 1));
     assert!(readable(Duration::from_secs(10)));
     assert!(context.process_events().expect("events") >= 1);
+    assert!(context.gids().cached().find(&Wanted::Ip(address(&rig, 1))).is_ok());
+}
+
+/// A lookup on another thread takes the events in: the loop is woken all the same, and what it did not
+/// ask for is true too.
+#[test]
+fn a_loop_is_woken_by_what_others_took_in() {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let rig = Rig::new();
+    let context = rig.open();
+    wait_until("all is quiet", || context.process_events().expect("events") == 0);
+    add(&rig, address(&rig, 1));
+    // Not of GIDs: so the GID table is not read by it.
+    wait_until("the P_Key lookup took the event in", || {
+        context.pkeys().expect("P_Keys").checked().expect("a lookup");
+        context.gids().stats().events > 0
+    });
+    assert!(context.gids().cached().find(&Wanted::Ip(address(&rig, 1))).is_err());
+    let wait = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
+    let woken = poll(&mut [PollFd::new(&context, PollFlags::IN)], Some(&wait)).expect("poll");
+    assert_eq!(woken, 1);
+    context.process_events().expect("events");
     assert!(context.gids().cached().find(&Wanted::Ip(address(&rig, 1))).is_ok());
 }
 
@@ -266,7 +289,7 @@ fn an_ipv6_row_goes_with_the_link() {
     let wanted: IpAddr = "2001:db8::5".parse().expect("an address");
     add(&rig, wanted);
     wait_until("the address is found", || checked(&context, wanted).is_some());
-    let queue = context.subscribe();
+    let queue = context.subscribe().expect("a queue");
     ip(&["link", "set", &rig.netdev, "down"]);
     wait_until("the row is gone", || checked(&context, wanted).is_none());
     ip(&["link", "set", &rig.netdev, "up"]);

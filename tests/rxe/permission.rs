@@ -37,7 +37,7 @@ fn as_nobody() {
     assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
     let node = device.node();
     let expected = format!(
-        "{}: no permission to open {}; give this user read and write access to it",
+        "{}: no permission to open {} (EACCES); give this user read and write access to it",
         device.name(),
         node.display()
     );

@@ -189,35 +189,62 @@ fn a_table_all_zero_and_a_port_without_one() {
     assert_eq!(capacities, [256, 0], "iWARP has no table");
 }
 
-/// A file that is not what the kernel writes: the whole read fails and says which file.
+/// A GID file that is not what the kernel writes: the whole read fails and says which file.
 #[test]
 fn odd_contents_are_told_with_the_file() {
-    for (file, content, told) in [
-        ("ports/1/gids/1", &b"fe80:0000"[..], "gids/1: it holds no GID"),
-        ("ports/1/gids/1", b"", "gids/1: it holds no GID"),
-        ("ports/1/gids/1", b"\xff\xfe\x00", "gids/1: it holds no GID"),
-        ("ports/1/gids/1", b"fe80::aa\n", "gids/1: it holds no GID"),
-        ("ports/1/gid_attrs/types/1", b"\xff\xfe", "types/1: it is no text"),
-        ("ports/1/gid_attrs/ndevs/1", b"\xff\xfe", "ndevs/1: it is no text"),
-        ("ports/1/gid_attrs/ndevs/1", b"a/b\n", "ndevs/1: it holds no interface name"),
-        ("ports/1/gid_attrs/ndevs/1", b"a name that is too long\n", "ndevs/1: it holds no"),
-    ] {
+    for content in [&b"fe80:0000"[..], b"", b"\xff\xfe\x00", b"fe80::aa\n"] {
         let mut tree = Tree::default();
         tree.port(1, "Ethernet", 4).row(1, 1, "fe80::aa", "RoCE v2\n", "e0\n");
-        tree.answers(file, vec![Ok(content.into())]);
-        let error = tree.snapshot().expect_err(told).to_string();
-        assert!(error.starts_with("GID table of dev0 port 1: sysfs ports/1/"), "{error}");
-        assert!(error.contains(told), "{error}");
+        tree.answers("ports/1/gids/1", vec![Ok(content.into())]);
+        let error = tree.snapshot().expect_err("no GID").to_string();
+        let told = "GID table of dev0 port 1: sysfs ports/1/gids/1: it holds no GID";
+        assert_eq!(error, told, "{content:?}");
     }
-    let mut tree = Tree::default();
-    tree.port(1, "Ethernet", 4).fails("ports/1/gids/3", libc::EIO);
-    let error = tree.snapshot().expect_err("a file that cannot be read").to_string();
-    assert!(error.contains("gids/3: EIO"), "{error}");
+    for file in ["ports/1/gids/3", "ports/1/gid_attrs/types/1", "node_type"] {
+        let mut tree = Tree::default();
+        tree.port(1, "Ethernet", 4).row(1, 1, "fe80::aa", "RoCE v2\n", "e0\n");
+        tree.fails(file, libc::EIO);
+        let error = tree.snapshot().expect_err("a file that cannot be read");
+        assert!(matches!(error, Error::Sysfs { errno: Errno::EIO, .. }), "{error}");
+        assert!(error.to_string().contains(&format!("sysfs {file}: EIO")), "{error}");
+    }
     let mut tree = Tree::default();
     tree.file("ports/0/link_layer", "Ethernet\n");
     assert!(tree.snapshot().is_err(), "no port is 0");
     let error = Tree::default().snapshot().expect_err("no such device").to_string();
-    assert_eq!(error, "GID table of dev0: sysfs ports: ENOENT (2): No such file or directory");
+    assert_eq!(error, "dev0: sysfs ports: ENOENT (2): No such file or directory");
+}
+
+/// What only names or describes a row costs no row when it is odd.
+#[test]
+fn odd_attributes_cost_no_row() {
+    for (file, answer, printed) in [
+        ("types/1", Ok(&b"\xff\xfe"[..]), "port 1 index 1 fe80::aa unrecognized e0"),
+        ("ndevs/1", Ok(b"\xff\xfe"), "port 1 index 1 fe80::aa RoCE v2"),
+        ("ndevs/1", Ok(b"a/b\n"), "port 1 index 1 fe80::aa RoCE v2"),
+        ("ndevs/1", Ok(b"a name that is too long\n"), "port 1 index 1 fe80::aa RoCE v2"),
+        ("ndevs/1", Err(libc::ENODEV), "port 1 index 1 fe80::aa RoCE v2"),
+    ] {
+        let mut tree = Tree::default();
+        tree.port(1, "Ethernet", 4).row(1, 1, "fe80::aa", "RoCE v2\n", "e0\n");
+        tree.answers(&format!("ports/1/gid_attrs/{file}"), vec![answer.map(<[u8]>::to_vec)]);
+        let snapshot = tree.snapshot().expect("a table");
+        assert_eq!(self::printed(&snapshot), [printed], "{file}");
+    }
+}
+
+/// An iWARP device has one row, made of its MAC address: no RoCE and no IP address.
+#[test]
+fn an_iwarp_device() {
+    let mac = "0200:0000:0010:0000:0000:0000:0000:0000".parse::<Gid>().expect("a GID").to_string();
+    let snapshot = Tree::default()
+        .file("node_type", "4: RNIC\n")
+        .port(1, "Ethernet", 1)
+        .row(1, 0, &mac, "IB/RoCE v1\n", "e0\n")
+        .snapshot()
+        .expect("a table");
+    assert_eq!(snapshot.rows()[0].gid_type(), GidType::IB);
+    assert_eq!(snapshot.rows()[0].ip(), None);
 }
 
 #[test]
@@ -231,6 +258,14 @@ fn a_row_replaced_between_its_files_is_read_again() {
     let snapshot = tree.snapshot().expect("it settles");
     assert_eq!(printed(&snapshot), ["port 1 index 0 fe80::bb RoCE v2"], "no mix of the two");
 
+    // It goes and comes back between its files, the same: its type is not the hole's.
+    let mut tree = Tree::default();
+    tree.port(1, "Ethernet", 1).row(1, 0, "fe80::aa", "", "e0\n");
+    let types = vec![Err(libc::EINVAL), Ok(b"RoCE v2\n".to_vec())];
+    tree.answers("ports/1/gid_attrs/types/0", types);
+    let snapshot = tree.snapshot().expect("it settles");
+    assert_eq!(printed(&snapshot), ["port 1 index 0 fe80::aa RoCE v2 e0"]);
+
     let mut tree = Tree::default();
     tree.port(1, "Ethernet", 1).row(1, 0, "fe80::aa", "RoCE v2\n", "e0\n");
     tree.answers("ports/1/gids/0", vec![line("fe80::aa"), line("::")]);
@@ -238,7 +273,7 @@ fn a_row_replaced_between_its_files_is_read_again() {
 
     let mut tree = Tree::default();
     tree.port(1, "Ethernet", 1).row(1, 0, "fe80::aa", "RoCE v2\n", "e0\n");
-    let changing = (0..99).map(|n| line(&format!("fe80::{n:x}"))).collect();
+    let changing = (0..99_u8).map(|n| line(&format!("fe80::{n:x}"))).collect();
     tree.answers("ports/1/gids/0", changing);
     let error = tree.snapshot().expect_err("it never settles").to_string();
     assert!(error.contains("keeps changing"), "{error}");
