@@ -103,7 +103,10 @@ fn limits(text: &mut Lines, limits: &DeviceLimits, verbose: bool) {
     text.device("page_size_cap", format!("0x{:x}", limits.page_size_cap));
     text.device("max_qp", limits.max_qp);
     text.device("max_qp_wr", limits.max_qp_wr);
-    text.device("device_cap_flags", format!("0x{:08x}", limits.capabilities.bits()));
+    // The old 32 bits, and all of them.
+    let capabilities = limits.capabilities.bits();
+    text.device("device_cap_flags", format!("0x{:08x}", capabilities & 0xffff_ffff));
+    text.device("device_cap_flags_ex", format!("0x{capabilities:X}"));
     limits.capabilities.names().for_each(|name| text.word(name));
     text.device("max_sge", limits.max_sge);
     text.device("max_sge_rd", limits.max_sge_rd);
