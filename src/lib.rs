@@ -65,6 +65,7 @@ mod event;
 mod gid;
 mod kept;
 mod limits;
+mod net;
 mod pinned;
 mod pkey;
 mod port;
@@ -79,6 +80,9 @@ pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
 pub use kept::CacheStats;
 pub use limits::DeviceLimits;
+pub use net::{
+    AddressScope, HostNet, HwAddr, Interface, LocalAddress, NetCache, NetSnapshot, Uevents,
+};
 pub use pkey::{PKeyCache, PKeySnapshot, PortPKeys};
 pub use port::PortAttr;
 pub use types::{
