@@ -31,8 +31,9 @@ const ADDRESSES: Dump<LocalAddress> = Dump {
     parse: LocalAddress::parse,
 };
 
-/// How often a dump is asked for that changes interrupt.
-const ATTEMPTS: usize = 20;
+/// How often a dump is asked for that changes interrupt. With 4000 addresses and 10 000 changes a
+/// second, nine of ten attempts were interrupted.
+const ATTEMPTS: usize = 100;
 /// The kernel gives a dump in parts of at most 32 KiB, or of one object if that is longer.
 const BUFFER: usize = 64 * 1024;
 /// A message longer than this is no answer.

@@ -128,7 +128,7 @@ impl HostNet {
     /// # Errors
     ///
     /// [`Error::Host`](crate::Error::Host) when the notifications or the interfaces cannot be
-    /// read; `EINTR` when changes interrupted 20 dumps in a row. The cache keeps what it had, and
+    /// read; `EINTR` when changes interrupted 100 dumps in a row. The cache keeps what it had, and
     /// the change waits.
     pub fn process_events(&self) -> Result<usize> {
         let count = self.listener.drain()?;
