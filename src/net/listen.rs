@@ -2,7 +2,7 @@
 //!
 //! # Why no change is lost
 //!
-//! A change is told after it can be read. Every message that concerns is announced when it is
+//! A change is told after it can be read (with one exception, which `Uevents` tells of). Every message that concerns is announced when it is
 //! taken. A message that found no room is not there to be taken; the kernel says so once
 //! (`ENOBUFS`) and then drops every further one silently, until the socket was found empty. So a
 //! loss is announced when the socket *has been* found empty, behind everything that it dropped.

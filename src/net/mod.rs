@@ -190,6 +190,13 @@ mod tests {
         assert!(tells_of_change(&route, false), "another may stand behind it");
     }
 
+    #[test]
+    fn any_thread_may_ask() {
+        fn is<T: Send + Sync>() {}
+        is::<HostNet>();
+        is::<Uevents>();
+    }
+
     /// On whatever machine: loopback is number 1 and called lo.
     #[test]
     fn this_host() {

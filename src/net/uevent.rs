@@ -30,7 +30,12 @@ const NAME: &str = "netlink uevents of devices (NETLINK_KOBJECT_UEVENT)";
 /// shared among all namespaces (the kernel's default), that is the first one. A process in another
 /// one, a container with a network of its own, hears of the devices' nodes (`uverbs0`) only, and
 /// in a user namespace of its own of nothing. A message that the kernel had no room for is counted
-/// by [`lost`](Uevents::lost) and taken as a change. A device's node appears in `/dev` about when
+/// by [`lost`](Uevents::lost) and taken as a change.
+///
+/// Of a device that goes the kernel tells a moment *before* its entries in `/sys/class` vanish: first
+/// `uverbs0`, when verbs no longer list the device, then `rxe0`. A list of devices is right when it is
+/// made after the last message; a reader of `/sys/class/infiniband` may still meet a device there that
+/// is none any more. A device's node appears in `/dev` about when
 /// the kernel tells, but udev gives it its rights later: opening may be refused at first.
 pub struct Uevents {
     listener: Listener,
@@ -51,7 +56,8 @@ impl Uevents {
 
     /// Takes in the messages there are, without waiting, and gives how many told of an RDMA device;
     /// a loss counts as one, since any may have come or gone. Other devices' are thrown away: the
-    /// descriptor ([`AsFd`]) is readable for theirs too.
+    /// descriptor ([`AsFd`]) is readable for theirs too. A message is told once, to whoever takes it
+    /// in first.
     ///
     /// # Errors
     ///
