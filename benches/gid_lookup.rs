@@ -85,7 +85,7 @@ impl Tables {
         let gids: Vec<Gid> =
             shuffled(count).into_iter().map(|number| rows[number as usize].gid()).collect();
         Tables {
-            cache: Cache::fixed(GidSnapshot::from_rows("bench0", &rows)),
+            cache: Cache::from_fn(GidSnapshot::from_rows("bench0", &rows), |_| None),
             bare: rows.iter().map(|row| (row.gid(), *row)).collect(),
             loaded: ArcSwap::new(Arc::new(GidSnapshot::from_rows("bench0", &rows))),
             ips: gids.iter().map(|gid| gid.ip()).collect(),

@@ -45,13 +45,14 @@ impl<S> Cache<S> {
         Ok(Cache { kept, read, announcements })
     }
 
-    /// A cache of a snapshot that a program made itself, for its own tests: no device is read, and
-    /// nothing changes.
-    pub fn fixed(snapshot: S) -> Cache<S> {
-        let kept = Arc::new(Kept::new(snapshot));
+    /// A cache of snapshots that a program makes itself, for its own tests: no device is read.
+    /// [`fresh`](Cache::fresh) and [`checked`](Cache::checked) ask `next` for the snapshot after the
+    /// one there is; `None` when nothing changed.
+    pub fn from_fn(first: S, next: impl Fn(&S) -> Option<S> + Send + Sync + 'static) -> Cache<S> {
+        let kept = Arc::new(Kept::new(first));
         // Never fails: nothing is read.
         let _ = kept.refresh(|_| Ok(None));
-        Cache { kept, read: Box::new(|_| Ok(None)), announcements: None }
+        Cache { kept, read: Box::new(move |before| Ok(next(before))), announcements: None }
     }
 
     /// The snapshot as of the last read. Memory only: no system call, no lock, no allocation.
@@ -121,6 +122,10 @@ impl<S: fmt::Debug> fmt::Debug for Cache<S> {
 pub struct SnapshotRef<S>(Guard<Arc<S>>);
 
 impl<S> SnapshotRef<S> {
+    pub(crate) fn new(guard: Guard<Arc<S>>) -> SnapshotRef<S> {
+        SnapshotRef(guard)
+    }
+
     /// The snapshot, shared, for keeping.
     pub fn to_arc(&self) -> Arc<S> {
         Arc::clone(&self.0)

@@ -181,6 +181,11 @@ impl Context {
         gids.and(pkeys).map(|()| count)
     }
 
+    /// The device's own descriptor of events, for a watcher that shares the context with nobody.
+    pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
+        self.inner.handle.async_fd()
+    }
+
     /// A queue of this context's events, from now on. Any number of subscribers get each event.
     ///
     /// # Errors
@@ -244,6 +249,23 @@ impl Context {
             }
             Err(errno) => Err(Error::Verb { verb: "ibv_query_gid_ex", object, errno }),
         }
+    }
+
+    /// All rows of all ports as the device has them now (`ibv_query_gid_table`), as they come: one
+    /// system call, and neither index nor names of interfaces. What [`gids`](Context::gids) is read
+    /// with.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] when the table cannot be read, and where library or kernel lack the call.
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn query_gid_table(&self) -> Result<Vec<GidEntry>> {
+        let capacity = self.inner.gids.cached().ports().iter().map(|table| table.capacity()).sum();
+        gid::plain_table(&*self.inner.handle, capacity).map_err(|errno| Error::Verb {
+            verb: "ibv_query_gid_table",
+            object: Object::device(self.device().name()),
+            errno,
+        })
     }
 
     /// The place, if there is such a one.

@@ -297,6 +297,25 @@ pub enum Error {
     #[error(transparent)]
     GidMoved(Box<GidMoved>),
 
+    /// No row of any device fits a query; tells what there is, and why not. In full:
+    /// [`GidQuery::explain`](crate::GidQuery::explain).
+    #[error("no GID fits {query}: {rows}")]
+    NoGidFits {
+        /// The query.
+        query: Box<str>,
+        /// What is wrong with it, and the first rows there are with the reason for each.
+        rows: Box<str>,
+    },
+
+    /// Several rows fit a query that asked for the only one.
+    #[error("several GIDs fit {query}: {rows}; say which, by device, port, netdev or type")]
+    Ambiguous {
+        /// The query.
+        query: Box<str>,
+        /// Those that fit, at most 16.
+        rows: Box<str>,
+    },
+
     /// No row of a device's GID tables carries what was looked for; tells what there is.
     #[error("no GID table row of {device} carries {wanted}; {}", rows_there_are(rows, *more))]
     GidNotFound {

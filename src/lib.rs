@@ -60,6 +60,7 @@ struct Readme;
 mod cache;
 mod context;
 mod device;
+mod directory;
 mod error;
 mod event;
 mod gid;
@@ -69,12 +70,17 @@ mod net;
 mod pinned;
 mod pkey;
 mod port;
+mod query;
 mod sys;
 mod types;
 
 pub use cache::{Cache, SnapshotRef};
 pub use context::Context;
 pub use device::{Absence, Device, DeviceList};
+pub use directory::{
+    DirectoryDevice, DirectoryRef, DirectoryRow, DirectorySnapshot, DirectoryStats, GidDirectory,
+    Locality, TableSource, Watcher,
+};
 pub use error::{Errno, Error, GidMoved, Object, Result};
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
@@ -85,6 +91,7 @@ pub use net::{
 };
 pub use pkey::{PKeyCache, PKeySnapshot, PortPKeys};
 pub use port::PortAttr;
+pub use query::{Choice, Criterion, Explained, Explanation, GidQuery, Reason, Verdict};
 pub use types::{
     AtomicCap, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid,
     LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, ParseSubnetError,

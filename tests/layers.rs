@@ -6,8 +6,22 @@ use std::path::{Path, PathBuf};
 
 /// From the lowest up. A module may name those before its own.
 const LAYERS: &[&str] = &[
-    "types", "error", "sys", "kept", "cache", "net", "gid", "pkey", "device", "limits", "port",
-    "event", "context", "pinned",
+    "types",
+    "error",
+    "sys",
+    "kept",
+    "cache",
+    "net",
+    "gid",
+    "pkey",
+    "device",
+    "limits",
+    "port",
+    "event",
+    "context",
+    "pinned",
+    "directory",
+    "query",
 ];
 
 fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {

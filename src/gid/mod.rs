@@ -7,7 +7,7 @@
 #![deny(unsafe_code)]
 
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 mod index;
 mod snapshot;
 mod sysfs;
@@ -22,8 +22,10 @@ use crate::kept::{Announcements, Kept};
 pub use index::{Matches, Row};
 pub use snapshot::{GidSnapshot, PortTable};
 
+pub(crate) use index::{Index, hash};
+
 pub(crate) use sysfs::SysfsSource;
-pub(crate) use table::{PortShape, Source, Table, VerbsSource, row};
+pub(crate) use table::{PortShape, Source, Table, VerbsSource, plain_table, row};
 
 /// The GID tables of one device, answered from memory.
 pub type GidCache = Cache<GidSnapshot>;

@@ -154,6 +154,15 @@ impl<C: TableCalls> VerbsSource<C> {
     }
 }
 
+/// All rows as the table call gives them, with room for `capacity`; no interface is named.
+pub(crate) fn plain_table(calls: &impl TableCalls, capacity: u32) -> Result<Vec<GidEntry>, Errno> {
+    let room = (capacity as usize).min(CALL_LIMIT);
+    let mut rows = vec![ibv_gid_entry::ZERO; room];
+    let count = if room == 0 { 0 } else { calls.query_gid_table(&mut rows)? };
+    rows.truncate(count);
+    Ok(rows.iter().filter_map(Names::unnamed).collect())
+}
+
 /// A single row as ours; `None` for one that no table should have.
 pub(crate) fn row(raw: &ibv_gid_entry) -> Option<GidEntry> {
     Names::default().entry(raw)
@@ -166,19 +175,22 @@ struct Names {
 }
 
 impl Names {
-    /// The row as ours; `None` for one that no table should have: a zero GID, a port 0.
+    /// The row as ours; `None` for one that no table should have.
     fn entry(&mut self, row: &ibv_gid_entry) -> Option<GidEntry> {
+        let entry = Names::unnamed(row)?;
+        Some(match entry.ifindex() {
+            None => entry,
+            Some(ifindex) => entry.with_netdev(ifindex, self.name(ifindex)),
+        })
+    }
+
+    /// The same without the interface's name. No table should have a zero GID, or a port 0.
+    fn unnamed(row: &ibv_gid_entry) -> Option<GidEntry> {
         let port = PortNum::new(u8::try_from(row.port_num).ok()?)?;
         let gid = Gid::from_bytes(row.gid.raw);
-        if gid.is_zero() {
-            return None;
-        }
         let entry =
             GidEntry::new(port, row.gid_index, gid).with_type(GidType::from_raw(row.gid_type));
-        Some(match row.ndev_ifindex {
-            0 => entry,
-            ifindex => entry.with_netdev(ifindex, self.name(ifindex)),
-        })
+        (!gid.is_zero()).then(|| entry.with_netdev(row.ndev_ifindex, None))
     }
 
     fn name(&mut self, ifindex: u32) -> Option<IfName> {

@@ -4,12 +4,10 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 
 use super::listen::Listener;
 use super::socket::{KOBJECT_UEVENT, Socket};
 use crate::error::Result;
-use crate::kept::{Announcements, Kept};
 
 /// The group that the kernel sends to. udev sends what it has processed to the second one.
 const KERNEL: u32 = 1;
@@ -69,18 +67,6 @@ impl Uevents {
     /// How often messages were lost, for want of room or memory.
     pub fn lost(&self) -> u64 {
         self.listener.lost()
-    }
-
-    /// Changes are announced to `kept` from now on, for as long as somebody else holds it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "its caller is the directory of devices"))]
-    pub(crate) fn announce_to<T: Send + Sync + 'static>(&self, kept: &Arc<Kept<T>>) {
-        self.listener.announce_to(kept);
-    }
-}
-
-impl Announcements for Uevents {
-    fn take_in(&self) -> Result<()> {
-        self.listener.take_in()
     }
 }
 
@@ -168,13 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_and_announces_nothing_by_itself() {
+    fn an_ordinary_user_may_open_it() {
         let uevents = Uevents::open().expect("an ordinary user may");
-        let kept = Arc::new(Kept::new(0));
-        kept.refresh(|_| Ok(None)).expect("nothing is read");
-        uevents.announce_to(&kept);
-        uevents.take_in().expect("drained");
-        assert!(kept.is_current());
+        assert_eq!(uevents.lost(), 0);
+        uevents.process_events().expect("it never waits");
     }
 
     proptest! {

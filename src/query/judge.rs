@@ -1,0 +1,157 @@
+//! Whether a row fits a query, and its place in the order.
+
+use std::net::IpAddr;
+
+use super::{Criterion, GidQuery, Reason};
+use crate::directory::{DirectoryRow, DirectorySnapshot, Locality};
+use crate::types::{Gid, GidEntry, GidScope, GidType, PortState, Subnet};
+
+/// The order of rows that fit: what [`Criterion`] names, in turn.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    state: u8,
+    subnet: u8,
+    gid_type: u8,
+    reach: u8,
+    family: u8,
+    place: (usize, u8, u32),
+}
+
+impl Key {
+    /// What puts `self` behind the best.
+    pub(super) fn behind(&self, best: &Key) -> Criterion {
+        match () {
+            () if self.state != best.state => Criterion::State,
+            () if self.subnet != best.subnet => Criterion::Subnet,
+            () if self.gid_type != best.gid_type => Criterion::Type,
+            () if self.reach != best.reach => Criterion::Reach,
+            () if self.family != best.family => Criterion::Family,
+            () => Criterion::Place,
+        }
+    }
+}
+
+impl GidQuery {
+    /// The rows that fit, each with its place in the order.
+    pub(super) fn fitting<'a>(
+        &self,
+        directory: &'a DirectorySnapshot,
+    ) -> Vec<(Key, &'a DirectoryRow)> {
+        let judge = |row: &'a DirectoryRow| Some((self.judge(directory, row).ok()?, row));
+        // The index narrows what it can.
+        match (self.gid, self.ip) {
+            (Some(gid), _) => directory.by_gid(&gid).filter_map(judge).collect(),
+            (None, Some(ip)) => directory.by_ip(ip).filter_map(judge).collect(),
+            (None, None) => directory.rows().iter().filter_map(judge).collect(),
+        }
+    }
+
+    /// Whether a row fits, and its place in the order; or why it does not.
+    pub(super) fn judge(
+        &self,
+        directory: &DirectorySnapshot,
+        row: &DirectoryRow,
+    ) -> Result<Key, Reason> {
+        self.filter(directory, row)?;
+        usable(row)?;
+        let entry = row.entry();
+        let subnet = match self.peer {
+            Some(peer) => u8::MAX - reaches(directory, entry, peer)?,
+            None => 0,
+        };
+        // A port whose state is not known may be up.
+        let port = directory.device_of(row).and_then(|device| device.port(entry.port()));
+        let down = port.is_some_and(|port| port.state != PortState::ACTIVE);
+        Ok(Key {
+            state: u8::from(down),
+            subnet,
+            gid_type: match entry.gid_type() {
+                GidType::ROCE_V2 => 0,
+                GidType::IB => 1,
+                _ => 2,
+            },
+            reach: match entry.gid().scope() {
+                GidScope::Ipv4 | GidScope::Global => 0,
+                GidScope::UniqueLocal => 1,
+                GidScope::SiteLocal => 2,
+                _ => 3,
+            },
+            family: u8::from(entry.ipv4().is_none()),
+            place: (row.device(), entry.port().get(), entry.index()),
+        })
+    }
+
+    /// Whether a row is among those asked for.
+    fn filter(&self, directory: &DirectorySnapshot, row: &DirectoryRow) -> Result<(), Reason> {
+        let entry = row.entry();
+        let check = |fits: bool, reason| if fits { Ok(()) } else { Err(reason) };
+        if let Some(name) = &self.device {
+            let device = directory.device_of(row).map(|device| device.name());
+            check(device == Some(&**name), Reason::OtherDevice)?;
+        }
+        if let Some(port) = self.port {
+            check(entry.port() == port, Reason::OtherPort)?;
+        }
+        if let Some(index) = self.index {
+            check(entry.index() == index, Reason::OtherIndex)?;
+        }
+        if let Some(name) = &self.netdev {
+            let ifindex = directory.net().by_name(name.as_str()).map(|there| there.ifindex());
+            check(ifindex.is_some() && entry.ifindex() == ifindex, Reason::OtherNetdev)?;
+        }
+        if let Some(gid) = self.gid {
+            check(entry.gid() == gid, Reason::OtherGid)?;
+        }
+        if let Some(ip) = self.ip {
+            check(entry.ip() == Some(ip), Reason::OtherIp)?;
+        }
+        if let Some(subnet) = self.subnet {
+            check(entry.ip().is_some_and(|ip| subnet.contains(ip)), Reason::NotInSubnet)?;
+        }
+        if let Some(gid_type) = self.gid_type {
+            check(entry.gid_type() == gid_type, Reason::OtherType)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a row can be used at all.
+fn usable(row: &DirectoryRow) -> Result<(), Reason> {
+    let entry = row.entry();
+    match row.locality() {
+        Locality::Local => {}
+        Locality::NoInterface => return Err(Reason::NoInterface),
+        _ => return Err(Reason::NotOnInterface),
+    }
+    if !entry.gid_type().is_roce() && entry.gid_type() != GidType::IB {
+        return Err(Reason::UnknownType);
+    }
+    if entry.gid_index().is_none() {
+        return Err(Reason::IndexTooLarge);
+    }
+    Ok(())
+}
+
+/// How many leading bits of the peer the row's own subnet has, 0 to 128; 0 when the peer is outside
+/// of it and has to be routed to.
+fn reaches(directory: &DirectorySnapshot, entry: &GidEntry, peer: IpAddr) -> Result<u8, Reason> {
+    let Some(ip) = entry.ip() else { return Err(Reason::NoIpAddress) };
+    if ip.is_ipv4() != peer.is_ipv4() {
+        return Err(Reason::PeerFamily);
+    }
+    let link_local = |ip: IpAddr| Gid::from(ip).scope() == GidScope::LinkLocal;
+    match (link_local(ip), link_local(peer)) {
+        (true, false) => return Err(Reason::LinkLocalOnly),
+        (false, true) => return Err(Reason::PeerLinkLocal),
+        _ => {}
+    }
+    let prefix = entry.ifindex().and_then(|ifindex| directory.net().local_prefix(ifindex, ip));
+    let subnet = prefix.and_then(|prefix| Subnet::new(ip, prefix));
+    let held = subnet.filter(|subnet| subnet.contains(peer)).map(|subnet| subnet.prefix());
+    match held {
+        Some(prefix) if ip.is_ipv4() => Ok(96 + prefix),
+        Some(prefix) => Ok(prefix),
+        None if entry.gid_type() == GidType::ROCE_V1 => Err(Reason::NotRouted),
+        None => Ok(0),
+    }
+}
