@@ -75,7 +75,7 @@ fn what_is_not_there_is_told_on_one_line() {
     let output = gids("default", &["--device", "rxe9"]);
     assert_eq!(failure(&output), "gids: no RDMA device named \"rxe9\"; there is rxe0, rxe1, rxe2");
     let output = gids("default", &["--port", "9"]);
-    assert_eq!(failure(&output), "gids: no such port: the highest here is 1");
+    assert_eq!(failure(&output), "gids: no device here has a port 9; the highest is 1");
 }
 
 #[test]

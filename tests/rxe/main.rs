@@ -29,6 +29,7 @@ mod bad_input;
 mod changes;
 mod context;
 mod devinfo;
+mod directory;
 mod permission;
 mod raw;
 mod rig;
@@ -40,5 +41,5 @@ mod tables;
 fn gids_output(arguments: &[&str]) -> Result<String, String> {
     use clap::Parser;
     let options = gids_example::Options::parse_from([&["gids"], arguments].concat());
-    gids_example::listing(&options, &gids_example::read_all(&options)?)
+    gids_example::output(&options, &gids_example::open(&options)?)
 }

@@ -63,7 +63,8 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// A device with its link-local GID and no other.
+    /// A device with its link-local GID and no other. One for each test: whoever is to be alone waits
+    /// for it, and a second would wait for him.
     pub(crate) fn new() -> Rig {
         Rig::make(Some(MACHINE.read().unwrap_or_else(PoisonError::into_inner)))
     }
