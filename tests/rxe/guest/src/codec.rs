@@ -18,7 +18,14 @@ pub(crate) fn send_frame(to: &mut impl Write, kind: u8, payload: &[u8]) -> io::R
 
 pub(crate) fn receive_frame(from: &mut impl Read) -> io::Result<Option<(u8, Vec<u8>)>> {
     let mut header = [0; 5];
-    if from.read(&mut header[..1])? == 0 {
+    // A socket with a time limit is interrupted by a stop, too.
+    let first = loop {
+        match from.read(&mut header[..1]) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            first => break first?,
+        }
+    };
+    if first == 0 {
         return Ok(None);
     }
     from.read_exact(&mut header[1..])?;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -24,7 +24,7 @@ use crate::{Failure, Result, tsc};
 pub const QEMU: &str = "qemu-system-x86_64";
 
 /// How long a guest may take until it answers.
-pub const BOOT_LIMIT: Duration = Duration::from_secs(90);
+pub const BOOT_LIMIT: Duration = Duration::from_secs(45);
 pub const RESTORE_LIMIT: Duration = Duration::from_secs(30);
 
 const MEMORY: &str = "1G";
@@ -223,10 +223,11 @@ pub fn wake(mut port: &UnixStream, limit: Duration) -> Result<()> {
     match answer {
         Ok(Some(FromGuest::Awake)) => Ok(()),
         Ok(_) => Err(Failure::no_guest("the guest never came up: it ended")),
-        Err(_) => Err(Failure::no_guest(format!(
-            "the guest never came up: no answer within {} s",
-            limit.as_secs()
-        ))),
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            let limit = limit.as_secs();
+            Err(Failure::no_guest(format!("the guest never came up: no answer within {limit} s")))
+        }
+        Err(e) => Err(Failure::no_guest(format!("the guest never came up: {e}"))),
     }
 }
 

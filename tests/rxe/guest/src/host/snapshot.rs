@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, IsTerminal};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -150,9 +151,7 @@ fn make(
     let _ = fs::remove_dir_all(&new);
     fs::create_dir_all(&new)?;
     let console = home.new_console()?;
-    let mut machine = Machine::boot(home, settings, image, &new.join("memory"), &console)?;
-    let port = machine.take_port();
-    machine::wake(&port, machine::BOOT_LIMIT).map_err(|e| e.see(&console))?;
+    let (machine, port) = boot(home, settings, image, &new.join("memory"), &console)?;
 
     let mut recorder = Recorder::default();
     let request = Request::scene(scene, SCENE_LIMIT);
@@ -179,6 +178,31 @@ fn make(
     fs::rename(&new, folder)?;
     drop(unfinished);
     Ok(())
+}
+
+/// A guest that has come up. Under emulation a boot can fail for reasons of its own, rarely; what
+/// fails three times has another reason.
+fn boot(
+    home: &Home,
+    settings: &Settings,
+    image: &Image,
+    memory: &Path,
+    console: &Console,
+) -> Result<(Machine, UnixStream)> {
+    let mut left = 3;
+    loop {
+        left -= 1;
+        let booted =
+            Machine::boot(home, settings, image, memory, console).and_then(|mut machine| {
+                let port = machine.take_port();
+                machine::wake(&port, machine::BOOT_LIMIT).map_err(|e| e.see(console))?;
+                Ok((machine, port))
+            });
+        match booted {
+            Err(failure) if left > 0 => eprintln!("rxe: {failure}; once more"),
+            booted => return booted,
+        }
+    }
 }
 
 /// What is left of a snapshot that did not come to its end is removed.
