@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use rdma_verbs::{
-    Cache, DirectoryRow, DirectorySnapshot, Gid, GidEntry, GidSnapshot, GidType, Interface, IfName,
+    Cache, DirectoryRow, DirectorySnapshot, Gid, GidEntry, GidSnapshot, GidType, IfName, Interface,
     LocalAddress, NetSnapshot, PortNum,
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -165,8 +165,13 @@ fn main() {
         return println!("{object:#}");
     }
     let rows = DEVICES * 2 * ROWS;
-    println!("{rows} rows of {DEVICES} devices, ns per lookup, median of {ROUNDS} rounds of {LOOKUPS}");
-    println!("  ours {ours:.2}, bare {bare:.2}, load {load:.2}: {:.2} of the sum, bar 1.3", ours / (bare + load));
+    println!(
+        "{rows} rows of {DEVICES} devices, ns per lookup, median of {ROUNDS} rounds of {LOOKUPS}"
+    );
+    println!(
+        "  ours {ours:.2}, bare {bare:.2}, load {load:.2}: {:.2} of the sum, bar 1.3",
+        ours / (bare + load)
+    );
     println!(
         "  four readers, CPU: {idle:.2} while nothing changes, {busy:.2} during {replaced} replacements: \
          {:.2}, bar 1.5; no mix seen",
