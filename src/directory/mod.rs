@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 mod snapshot;
+mod towards;
 mod watched;
 mod watcher;
 
@@ -20,6 +21,7 @@ use crate::error::{Errno, Error, Result};
 use crate::kept::CacheStats;
 use crate::net::{HostNet, Uevents};
 
+pub(crate) use snapshot::Rank;
 pub use snapshot::{DirectoryDevice, DirectoryRow, DirectorySnapshot, Locality, TableSource};
 pub use watcher::Watcher;
 

@@ -10,7 +10,9 @@ use crate::error::Error;
 use crate::gid::{GidSnapshot, Index, Matches, Row, hash};
 use crate::net::{Interface, NetSnapshot};
 use crate::port::PortAttr;
-use crate::types::{Gid, GidEntry, PortNum};
+use crate::types::{Gid, GidEntry, GidScope, GidType, PortNum, PortState};
+
+use super::towards::Towards;
 
 /// The GID tables of all devices, indexed together: unchanging.
 ///
@@ -21,6 +23,7 @@ pub struct DirectorySnapshot {
     devices: Box<[DirectoryDevice]>,
     index: Index<DirectoryRow>,
     by_name: HashTable<u32>,
+    towards: Towards,
     net: Arc<NetSnapshot>,
 }
 
@@ -67,6 +70,11 @@ impl DirectoryDevice {
     /// Where its rows come from, and why not from the device.
     pub fn source(&self) -> &TableSource {
         &self.source
+    }
+
+    /// Whether a port is up, or its state is not known.
+    pub(crate) fn may_be_up(&self, port: PortNum) -> bool {
+        self.port(port).is_none_or(|port| port.state == PortState::ACTIVE)
     }
 
     /// What its port is like, as of the last event of the device; `None` when the device is not open,
@@ -175,7 +183,16 @@ impl DirectorySnapshot {
                 rows.push(DirectoryRow { entry, device: number, locality });
             }
         }
-        DirectorySnapshot { devices: devices.into(), index: Index::new(rows), by_name, net }
+        let mut towards = Towards::default();
+        for (number, row) in (0_u32..).zip(&rows) {
+            if row.is_local() && row.entry().gid_index().is_some() {
+                let device = devices.get(row.device());
+                let up = device.is_none_or(|device| device.may_be_up(row.entry().port()));
+                towards.add(number, row, Rank::of(row), up, &net);
+            }
+        }
+        let index = Index::new(rows);
+        DirectorySnapshot { devices: devices.into(), index, by_name, towards, net }
     }
 
     /// Every device, in the library's order; also those without a row.
@@ -223,9 +240,46 @@ impl DirectorySnapshot {
         self.index.by_ifindex(ifindex).filter(|row| row.is_local())
     }
 
+    /// The best row towards a peer, in constant time: what
+    /// [`GidQuery::new().peer(peer).best(…)`](crate::GidQuery::peer) takes, and by the same rules.
+    /// `None` when no row can reach it; the query then tells why.
+    pub fn towards(&self, peer: IpAddr) -> Option<&DirectoryRow> {
+        self.rows().get(self.towards.best(peer)? as usize)
+    }
+
     /// The row at this place; `None` when it is empty or there is no such place.
     pub fn row(&self, device: &str, port: PortNum, index: u32) -> Option<&GidEntry> {
         self.device(device)?.gids.row(port, index)
+    }
+}
+
+/// What orders two rows that fit equally well: type, reach, family, place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub(crate) gid_type: u8,
+    pub(crate) reach: u8,
+    pub(crate) family: u8,
+    place: (u32, u8, u32),
+}
+
+impl Rank {
+    pub(crate) fn of(row: &DirectoryRow) -> Rank {
+        let entry = row.entry();
+        Rank {
+            gid_type: match entry.gid_type() {
+                GidType::ROCE_V2 => 0,
+                GidType::IB => 1,
+                _ => 2,
+            },
+            reach: match entry.gid().scope() {
+                GidScope::Ipv4 | GidScope::Global => 0,
+                GidScope::UniqueLocal => 1,
+                GidScope::SiteLocal => 2,
+                _ => 3,
+            },
+            family: u8::from(entry.ipv4().is_none()),
+            place: (row.device, entry.port().get(), entry.index()),
+        }
     }
 }
 

@@ -3,18 +3,15 @@
 use std::net::IpAddr;
 
 use super::{Criterion, GidQuery, Reason};
-use crate::directory::{DirectoryRow, DirectorySnapshot, Locality};
-use crate::types::{Gid, GidEntry, GidScope, GidType, PortState, Subnet};
+use crate::directory::{DirectoryRow, DirectorySnapshot, Locality, Rank};
+use crate::types::{Gid, GidEntry, GidScope, GidType, Subnet};
 
 /// The order of rows that fit: what [`Criterion`] names, in turn.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     state: u8,
     subnet: u8,
-    gid_type: u8,
-    reach: u8,
-    family: u8,
-    place: (usize, u8, u32),
+    rank: Rank,
 }
 
 impl Key {
@@ -23,9 +20,9 @@ impl Key {
         match () {
             () if self.state != best.state => Criterion::State,
             () if self.subnet != best.subnet => Criterion::Subnet,
-            () if self.gid_type != best.gid_type => Criterion::Type,
-            () if self.reach != best.reach => Criterion::Reach,
-            () if self.family != best.family => Criterion::Family,
+            () if self.rank.gid_type != best.rank.gid_type => Criterion::Type,
+            () if self.rank.reach != best.rank.reach => Criterion::Reach,
+            () if self.rank.family != best.rank.family => Criterion::Family,
             () => Criterion::Place,
         }
     }
@@ -59,26 +56,9 @@ impl GidQuery {
             Some(peer) => u8::MAX - reaches(directory, entry, peer)?,
             None => 0,
         };
-        // A port whose state is not known may be up.
-        let port = directory.device_of(row).and_then(|device| device.port(entry.port()));
-        let down = port.is_some_and(|port| port.state != PortState::ACTIVE);
-        Ok(Key {
-            state: u8::from(down),
-            subnet,
-            gid_type: match entry.gid_type() {
-                GidType::ROCE_V2 => 0,
-                GidType::IB => 1,
-                _ => 2,
-            },
-            reach: match entry.gid().scope() {
-                GidScope::Ipv4 | GidScope::Global => 0,
-                GidScope::UniqueLocal => 1,
-                GidScope::SiteLocal => 2,
-                _ => 3,
-            },
-            family: u8::from(entry.ipv4().is_none()),
-            place: (row.device(), entry.port().get(), entry.index()),
-        })
+        let device = directory.device_of(row);
+        let up = device.is_none_or(|device| device.may_be_up(entry.port()));
+        Ok(Key { state: u8::from(!up), subnet, rank: Rank::of(row) })
     }
 
     /// Whether a row is among those asked for.
@@ -135,6 +115,9 @@ fn usable(row: &DirectoryRow) -> Result<(), Reason> {
 /// How many leading bits of the peer the row's own subnet has, 0 to 128; 0 when the peer is outside
 /// of it and has to be routed to.
 fn reaches(directory: &DirectorySnapshot, entry: &GidEntry, peer: IpAddr) -> Result<u8, Reason> {
+    if peer.is_unspecified() {
+        return Err(Reason::NoPeer);
+    }
     let Some(ip) = entry.ip() else { return Err(Reason::NoIpAddress) };
     if ip.is_ipv4() != peer.is_ipv4() {
         return Err(Reason::PeerFamily);

@@ -124,9 +124,14 @@ impl GidQuery {
     ///
     /// [`Error::NoGidFits`], which lists what there is and why each row does not fit.
     pub fn best(&self, directory: &DirectorySnapshot) -> Result<Choice> {
-        let fits = self.fitting(directory);
-        let best = fits.into_iter().min_by_key(|(key, _)| *key);
-        self.choice(directory, best.map(|(_, row)| row))
+        let best = match self.peer {
+            // Laid out already.
+            Some(peer) if *self == GidQuery::new().peer(peer) => directory.towards(peer),
+            _ => {
+                self.fitting(directory).into_iter().min_by_key(|(key, _)| *key).map(|(_, row)| row)
+            }
+        };
+        self.choice(directory, best)
     }
 
     /// The only row that fits: never a guess.

@@ -60,6 +60,8 @@ pub enum Reason {
     UnknownType,
     /// Its index is beyond the 255 that verbs can carry.
     IndexTooLarge,
+    /// The peer is the unspecified address, which is no host's.
+    NoPeer,
     /// It is an InfiniBand GID, and the peer an IP address.
     NoIpAddress,
     /// It is of the other address family than the peer.
@@ -104,6 +106,7 @@ impl fmt::Display for Reason {
             Reason::NotOnInterface => "exists, not usable here: its netdev here lacks the address",
             Reason::UnknownType => "of unknown type",
             Reason::IndexTooLarge => "its index is beyond the 255 that verbs carry",
+            Reason::NoPeer => "the peer is the unspecified address, which is no host's",
             Reason::NoIpAddress => "an InfiniBand GID, and the peer is an IP address",
             Reason::PeerFamily => "of another address family than the peer",
             Reason::LinkLocalOnly => "link-local, and the peer is not",

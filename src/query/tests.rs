@@ -335,3 +335,54 @@ fn infiniband_beside_ethernet() {
     let peer = query.peer(ip("192.0.2.1")).best(&host).expect_err("no IP").to_string();
     assert!(peer.contains("an InfiniBand GID, and the peer is an IP address"), "{peer}");
 }
+
+/// What is laid out beforehand is what looking at every row finds, for peers of every kind.
+#[test]
+fn the_short_way_finds_what_the_long_way_finds() {
+    let host = directory(
+        "a: 1 0 fe80::a v2 a0 | 1 1 ::ffff:192.0.2.1 v1 a0 | 1 2 ::ffff:192.0.2.1 v2 a0 \
+         | 1 3 2001:db8:1::1 v2 a0 | 1 4 ::ffff:192.0.2.129 v2 a1 | 1 300 ::ffff:192.0.2.66 v2 a1\n\
+         b: 1 0 fe80::b v2 b0 | 1 1 ::ffff:198.51.100.1 v1 b0 | 1 2 fd00:db8::1 v2 b0 \
+         | 1 3 ::ffff:169.254.7.7 v2 b0 | 1 4 ::ffff:203.0.113.5 v2 f9 | 2 0 fe80::bb ib -\n\
+         c: 1 0 ::ffff:192.0.2.2 v2 c0 | 1 1 ::ffff:192.0.2.1 v2 c0",
+        "a0 fe80::a/64 a0 192.0.2.1/24 a0 2001:db8:1::1/64 a1 192.0.2.129/25 a1 192.0.2.66/26 \
+         b0 fe80::b/64 b0 198.51.100.1/24 b0 fd00:db8::1/48 b0 169.254.7.7/16 c0 192.0.2.2/32 \
+         c0 192.0.2.1/31",
+    );
+    for peer in [
+        "192.0.2.0",
+        "192.0.2.1",
+        "192.0.2.2",
+        "192.0.2.3",
+        "192.0.2.66",
+        "192.0.2.127",
+        "192.0.2.130",
+        "192.0.2.255",
+        "192.0.3.1",
+        "198.51.100.200",
+        "203.0.113.5",
+        "169.254.1.1",
+        "169.255.1.1",
+        "2001:db8:1::1",
+        "2001:db8:1::ffff",
+        "2001:db8:2::1",
+        "fd00:db8::99",
+        "fd00:db9::1",
+        "fe80::1",
+        "fe80:0:0:1::1",
+        "::ffff:192.0.2.9",
+        "10.0.0.1",
+        "0.0.0.0",
+        "::",
+        "::1",
+        "ff02::1",
+        "224.0.0.1",
+    ] {
+        let peer = ip(peer);
+        let long = GidQuery::new().peer(peer);
+        let long = long.fitting(&host).into_iter().min_by_key(|(key, _)| *key).map(|(_, row)| row);
+        assert_eq!(host.towards(peer), long, "{peer}");
+    }
+    let none = DirectorySnapshot::from_parts(vec![], NetSnapshot::from_parts(vec![], vec![]));
+    assert_eq!(none.towards(ip("192.0.2.1")), None);
+}
