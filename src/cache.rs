@@ -26,7 +26,7 @@ pub(crate) type Read<S> = Box<dyn Fn(&S) -> Result<Option<S>> + Send + Sync>;
 /// | [`checked`](Cache::checked) | one system call that does not wait, and a read of the tables if an event told of a change | a change whose event the kernel has not raised yet: tens of microseconds to some milliseconds after the command that made it returned; and one whose event it dropped for want of memory |
 /// | [`fresh`](Cache::fresh) | a read of the tables | what changes after it |
 ///
-/// A change of a network interface's name or MTU raises no event.
+/// A change of a network interface's name or MTU raises no event of a device; a [`NetCache`](crate::NetCache) is told of it.
 pub struct Cache<S> {
     kept: Arc<Kept<S>>,
     read: Read<S>,

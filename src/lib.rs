@@ -1,29 +1,28 @@
-//! Safe RDMA verbs (libibverbs) whose heart is a **cached GID lookup**: which port and table index
-//! of a device carries this GID, this IP address or this network interface, answered in
-//! nanoseconds from a snapshot of the GID tables.
+//! Safe RDMA verbs (libibverbs) whose heart is a **cached GID lookup**: which device, port and table
+//! index carries this GID, this IP address or this network interface, and which one to use towards a
+//! peer, answered in nanoseconds from a snapshot of all GID tables that the devices' own events keep
+//! true.
 //!
 //! ```no_run
-//! use rdma_verbs::{DeviceList, GidType, Result};
+//! use rdma_verbs::{DeviceList, GidDirectory, GidQuery, GidType, Result};
 //!
 //! fn main() -> Result<()> {
-//!     let devices = DeviceList::new()?;
-//!     if let Some(why) = devices.absence() {
+//!     if let Some(why) = DeviceList::new()?.absence() {
 //!         eprintln!("{why}");
 //!     }
-//!     for device in &devices {
-//!         // Opening reads the GID tables of all ports, in one system call.
-//!         let context = device.open()?;
-//!         let gids = context.gids().cached();
-//!         for row in gids.rows() {
-//!             println!("{} {row}", device.name());
-//!         }
-//!         // From memory: no system call, no lock, no allocation.
-//!         let address = "192.0.2.1".parse().expect("an address");
-//!         let row = gids.by_ip(address).find(|row| row.gid_type() == GidType::ROCE_V2);
-//!         if let Some(row) = row {
-//!             println!("{address} is index {} of port {}", row.index(), row.port());
-//!         }
+//!     // Opens every device and reads its GID tables; the thread keeps them true.
+//!     let directory = GidDirectory::open()?;
+//!     let _watcher = directory.watch()?;
+//!     // From memory: no system call, no lock, no allocation.
+//!     let snapshot = directory.cached();
+//!     let address = "192.0.2.1".parse().expect("an address");
+//!     for row in snapshot.by_ip(address).filter(|row| row.is_local()) {
+//!         println!("{address} is {}", row.entry());
 //!     }
+//!     // Which to use towards a peer. If none can be, the error lists what there is, and why not.
+//!     let peer = "192.0.2.77".parse().expect("an address");
+//!     let choice = GidQuery::new().gid_type(GidType::ROCE_V2).peer(peer).best(&snapshot)?;
+//!     println!("{} port {} index {}", choice.device, choice.port, choice.index);
 //!     Ok(())
 //! }
 //! ```
@@ -32,18 +31,23 @@
 //!
 //! | you want | look at |
 //! |---|---|
+//! | the GIDs of all devices, and which to use | [`GidDirectory`], [`DirectorySnapshot`], [`GidQuery`] |
 //! | the devices of this machine, or why there are none | [`DeviceList`], [`Absence`] |
 //! | to open one, its limits, its ports | [`Device::open`], [`Context`], [`DeviceLimits`], [`PortAttr`] |
-//! | its GID tables | [`Context::gids`]: [`GidCache`] gives a [`GidSnapshot`] of [`GidEntry`] rows |
-//! | the tables of a device you may not open | [`Device::gids_from_sysfs`] |
-//! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`] |
+//! | its tables alone | [`Context::gids`], [`Context::pkeys`]: a [`Cache`] of [`GidSnapshot`], [`PKeySnapshot`] |
+//! | the tables of a device you may not open | [`Device::gids_from_sysfs`], [`GidDirectory::open_sysfs`] |
+//! | a row to be what it was when you use it | [`Context::with_row`], [`GidMoved`] |
+//! | asynchronous events | [`Context::process_events`], [`Context::subscribe`], [`Event`] |
+//! | this host's interfaces and addresses | [`HostNet`], [`NetSnapshot`] |
+//! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`], [`Subnet`] |
 //! | what went wrong | [`Error`], [`Errno`] |
 //!
 //! # Safety, threads, teardown
 //!
 //! No `unsafe` is needed to use this crate. All types are [`Send`] and [`Sync`]. An open device
 //! stays open while any clone of its [`Context`] lives, and any order of dropping is right. Nothing
-//! here panics on what a kernel, a device or a file answers.
+//! here panics on what a kernel, a device or a file answers. An open device delays its removal: a
+//! [`GidDirectory`] lets go of one when the kernel tells that it goes and somebody takes that in.
 //!
 //! # Features
 //!
