@@ -96,3 +96,46 @@ fn eight_devices_of_two_hundred_and_fifty() {
     let ipv4 = rows.iter().filter(|row| row["ipv4"].is_string()).count();
     assert_eq!(ipv4, 2000);
 }
+
+#[test]
+fn towards_an_address_and_why() {
+    let output = gids("default", &["--for", "198.51.100.77"]);
+    assert!(output.status.success(), "{output:?}");
+    let lines: Vec<&str> = stdout(&output).lines().collect();
+    assert_eq!(lines[0], "rxe1 port 1 index 2 ::ffff:198.51.100.10 RoCE v2 e0");
+    assert!(lines[3].ends_with("best"), "{lines:?}");
+    // Every row of the table, with a reason.
+    assert_eq!(lines.len(), 3 + 11);
+    let json = gids("default", &["--for", "198.51.100.77", "--json"]);
+    let rows: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!((&rows[0]["taken"], &rows[0]["index"]), (&true.into(), &2.into()));
+    assert!(rows.as_array().expect("rows").iter().all(|row| row["reason"].is_string()));
+
+    let none = gids("default", &["--for", "224.0.0.1"]);
+    assert_eq!(none.status.code(), Some(1), "{none:?}");
+    assert_eq!(String::from_utf8_lossy(&none.stderr), "gids: no GID fits peer 224.0.0.1\n");
+    assert_eq!(stdout(&none).lines().count(), 1 + 11, "and why not each of them");
+    let bad = gids("default", &["--subnet", "198.51.100.0/33"]);
+    assert_eq!(bad.status.code(), Some(2), "{bad:?}");
+    assert!(String::from_utf8_lossy(&bad.stderr).contains("from 0 to 32"), "{bad:?}");
+}
+
+/// Each change, as it happens.
+#[test]
+fn watching() {
+    let script = "gids --watch --json --seconds 6 --device rxe0 > seen & sleep 1; \
+                  ip addr add 192.0.2.77/32 dev d0; ip addr del 192.0.2.77/32 dev d0; wait; cat seen";
+    let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rxe/run"))
+        .arg("--with")
+        .arg(program())
+        .args(["sh", "-c", &format!("cd /tmp; {script}")])
+        .output()
+        .expect("the runner starts");
+    assert!(output.status.success(), "{output:?}");
+    let changes: Vec<serde_json::Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let told: Vec<&str> = changes.iter().filter_map(|change| change["change"].as_str()).collect();
+    assert_eq!(told, ["added", "removed"], "{output:?}");
+    assert!(changes.iter().all(|change| change["ipv4"] == "192.0.2.77"), "{output:?}");
+    assert!(changes.iter().all(|change| change["visible_us"].is_number()), "{output:?}");
+}

@@ -46,13 +46,18 @@ pub(super) fn bench(json: bool) -> Result<String, String> {
 fn measure() -> Result<Option<Both>, Error> {
     let directory = GidDirectory::open()?;
     let list = DeviceList::new()?;
-    let contexts: Vec<Context> = list.iter().filter_map(|device| device.open().ok()).collect();
+    // In the directory's order, whatever the library's is.
+    let named = directory.cached().to_arc();
+    let devices = named.devices().iter().filter_map(|device| list.find(device.name()).ok());
+    let contexts: Vec<Context> = devices.filter_map(|device| device.open().ok()).collect();
     // The last address of a device is the one that a scan reaches last.
     let address = |context: &Context| {
         context.gids().cached().rows().iter().rev().find_map(GidEntry::ipv4).map(IpAddr::from)
     };
     let with_one: Vec<IpAddr> = contexts.iter().filter_map(address).collect();
-    let [first, .., last] = with_one[..] else { return Ok(None) };
+    let (Some(first), Some(last)) = (with_one.first().copied(), with_one.last().copied()) else {
+        return Ok(None);
+    };
     // In turn, so that neither gets a warmer machine.
     Ok(Some(Both {
         first: costs(&directory, &contexts, first)?,

@@ -118,14 +118,21 @@ fn chosen<'a>(
 /// Which row is the best, and why not the others.
 fn explain(options: &Options, snapshot: &DirectorySnapshot) -> Result<String, String> {
     let query = options.query();
-    let best = query.best(snapshot).map_err(|error| error.to_string())?;
     let explanation = query.explain(snapshot);
-    if options.json {
-        return rows::explained_json(&explanation);
+    let reasons = if options.json {
+        rows::explained_json(&explanation)?
+    } else {
+        rows::explained(&explanation)
+    };
+    match query.best(snapshot) {
+        Ok(_) if options.json => Ok(reasons),
+        Ok(best) => Ok(format!("{best}\n\n{reasons}")),
+        // The reasons are what was asked for.
+        Err(_) => {
+            common::print(&reasons)?;
+            Err(format!("no GID fits {query}"))
+        }
     }
-    let mut text = format!("{best}\n\n");
-    let _ = write!(text, "{}", rows::explained(&explanation));
-    Ok(text)
 }
 
 /// Why nothing was found: what was looked for, and how much there is.

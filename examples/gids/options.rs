@@ -57,7 +57,7 @@ pub(crate) struct Options {
     pub(crate) sysfs: bool,
     /// What a lookup costs on the first and on the last device: entry by entry, by table calls,
     /// checked and cached
-    #[arg(long, conflicts_with_all = ["watch", "explain", "towards", "find"])]
+    #[arg(long, conflicts_with_all = ["watch", "explain", "towards", "find", "device", "port", "subnet", "type", "index", "sysfs"])]
     pub(crate) bench: bool,
 }
 

@@ -44,7 +44,14 @@ pub(super) fn watch(options: &Options, directory: &GidDirectory) -> Result<(), S
             Err(error) => return Err(format!("poll: {error}")),
         }
         let woken = Instant::now();
-        let now = directory.checked().map_err(|error| error.to_string())?.to_arc();
+        let now = match directory.checked() {
+            Ok(now) => now.to_arc(),
+            // It is tried again: the directory wakes us for it.
+            Err(error) => {
+                common::note("gids", error);
+                continue;
+            }
+        };
         let visible = woken.elapsed();
         let then = std::mem::replace(&mut before, Arc::clone(&now));
         if !Arc::ptr_eq(&then, &now) {
@@ -87,5 +94,5 @@ fn stands_in(other: &DirectorySnapshot, of: &DirectorySnapshot, row: &DirectoryR
     let entry = row.entry();
     let there =
         of.device_of(row).and_then(|device| other.row(device.name(), entry.port(), entry.index()));
-    there.is_some_and(|there| there.same_address(entry))
+    there.is_some_and(|there| there.entry().same_address(entry))
 }

@@ -11,18 +11,23 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustix::event::{Timespec, epoll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use crate::cache::SnapshotRef;
-use crate::device::DeviceList;
+use crate::device::{Device, DeviceList};
 use crate::error::{Errno, Error, Result};
 use crate::kept::CacheStats;
 use crate::net::{HostNet, Uevents};
 
-pub(crate) use snapshot::Rank;
 pub use snapshot::{DirectoryDevice, DirectoryRow, DirectorySnapshot, Locality, TableSource};
+pub(crate) use snapshot::{Rank, address_of};
+pub(crate) use towards::is_a_hosts;
 pub use watcher::Watcher;
 
 use watched::Watched;
@@ -43,8 +48,11 @@ use watched::Watched;
 /// | | costs | can miss |
 /// |---|---|---|
 /// | [`cached`](GidDirectory::cached) | nanoseconds, memory only | whatever nobody has taken in yet; with [`watch`](GidDirectory::watch), what happened in the last moments |
-/// | [`checked`](GidDirectory::checked) | one system call for all devices that does not wait; a read of what changed | a change whose event the kernel has not raised yet, tens of microseconds to some milliseconds after the command that made it returned; one whose event it dropped for want of memory; on a device read through sysfs, whatever happened since an address of this host last changed |
+/// | [`checked`](GidDirectory::checked) | one system call for all devices that does not wait; a read of what changed | a change whose event the kernel has not raised yet, tens of microseconds to some milliseconds after the command that made it returned; one whose event it dropped for want of memory; on a device read through sysfs, what happened since an address of this host last changed, and for half a second after one did |
 /// | [`fresh`](GidDirectory::fresh) | lists the devices and reads all tables | what changes after it |
+///
+/// Cheap to clone: clones are the same directory.
+#[derive(Clone)]
 pub struct GidDirectory {
     inner: Arc<Inner>,
 }
@@ -62,11 +70,34 @@ struct State {
     devices: Vec<Watched>,
     net: HostNet,
     uevents: Option<Uevents>,
+    /// Readable when something is to be tried again.
+    timer: OwnedFd,
+    to_do: ToDo,
+    /// How long until what failed is tried again.
+    retry_in: Duration,
     /// Never open a device.
     only_sysfs: bool,
     /// The token of the next device.
     next_token: u64,
 }
+
+/// What sources have told of and nobody has seen to yet. Kept until it is done: a source tells once.
+#[derive(Default)]
+struct ToDo {
+    net: bool,
+    rescan: bool,
+    /// The timer has run out.
+    due: bool,
+    /// How long from now on tables are to be read from sysfs again, the last of these first.
+    sysfs: Vec<Duration>,
+}
+
+/// When tables are read from sysfs after an address changed, the first last: the kernel writes a GID
+/// tens of microseconds to some milliseconds after it tells of the address, and tells nobody.
+const SYSFS_TRIES: [Duration; 3] =
+    [Duration::from_millis(450), Duration::from_millis(45), Duration::from_millis(5)];
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LAST_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 struct Counters {
@@ -93,7 +124,8 @@ pub type DirectoryRef = SnapshotRef<DirectorySnapshot>;
 /// Tokens of the epoll set that are no device.
 const NET: u64 = 0;
 const UEVENTS: u64 = 1;
-const FIRST_DEVICE: u64 = 2;
+const TIMER: u64 = 2;
+const FIRST_DEVICE: u64 = 3;
 
 impl GidDirectory {
     /// Opens every device and reads its tables.
@@ -106,9 +138,9 @@ impl GidDirectory {
         GidDirectory::open_how(false)
     }
 
-    /// The same without ever opening a device: all tables are read from sysfs, which takes three file
-    /// reads a row, and changes are seen by [`fresh`](GidDirectory::fresh) and when an address of this
-    /// host changes.
+    /// The same without ever opening a device: all tables are read from sysfs, which takes six file
+    /// reads a row. Changes are seen by [`fresh`](GidDirectory::fresh), and 5, 50 and 500 ms after an
+    /// address of this host changed, when the kernel has written them.
     ///
     /// # Errors
     ///
@@ -126,8 +158,20 @@ impl GidDirectory {
         if let Some(uevents) = &uevents {
             add(&epoll, uevents.as_fd(), UEVENTS)?;
         }
-        let devices = Vec::new();
-        let state = State { devices, net, uevents, only_sysfs, next_token: FIRST_DEVICE };
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags);
+        let timer = timer.map_err(host("timerfd_create"))?;
+        add(&epoll, timer.as_fd(), TIMER)?;
+        let state = State {
+            devices: Vec::new(),
+            net,
+            uevents,
+            timer,
+            to_do: ToDo::default(),
+            retry_in: FIRST_RETRY,
+            only_sysfs,
+            next_token: FIRST_DEVICE,
+        };
         let nothing = DirectorySnapshot::new(Vec::new(), state.net.interfaces().cached().to_arc());
         let inner = Inner {
             current: ArcSwap::from_pointee(nothing),
@@ -135,7 +179,11 @@ impl GidDirectory {
             epoll,
             counters: Counters::default(),
         };
-        inner.rescan(&mut inner.writer())?;
+        {
+            let mut state = inner.writer();
+            state.to_do.rescan = true;
+            inner.work(&mut state)?;
+        }
         Ok(GidDirectory { inner: Arc::new(inner) })
     }
 
@@ -153,7 +201,7 @@ impl GidDirectory {
     ///
     /// As [`open`](GidDirectory::open); the directory keeps what it had.
     pub fn checked(&self) -> Result<DirectoryRef> {
-        let taken = self.inner.take_in(Some(&NO_WAIT))?;
+        let taken = self.inner.take_in()?;
         let counter =
             if taken == 0 { &self.inner.counters.hits } else { &self.inner.counters.misses };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -169,7 +217,8 @@ impl GidDirectory {
         let mut state = self.inner.writer();
         state.net.interfaces().fresh()?;
         state.devices.iter_mut().for_each(Watched::read_anew);
-        self.inner.rescan(&mut state)?;
+        (state.to_do.net, state.to_do.rescan) = (true, true);
+        self.inner.work(&mut state)?;
         drop(state);
         Ok(self.cached())
     }
@@ -180,7 +229,10 @@ impl GidDirectory {
     ///
     /// As [`open`](GidDirectory::open); the directory keeps what it had.
     pub fn rescan(&self) -> Result<DirectoryRef> {
-        self.inner.rescan(&mut self.inner.writer())?;
+        let mut state = self.inner.writer();
+        state.to_do.rescan = true;
+        self.inner.work(&mut state)?;
+        drop(state);
         Ok(self.cached())
     }
 
@@ -193,12 +245,12 @@ impl GidDirectory {
     ///
     /// As [`open`](GidDirectory::open); the directory keeps what it had.
     pub fn process_events(&self) -> Result<usize> {
-        self.inner.take_in(Some(&NO_WAIT))
+        self.inner.take_in()
     }
 
     /// Starts a thread that keeps the directory true: [`cached`](GidDirectory::cached) is then
-    /// behind by the time that an event takes to be taken in. The thread ends when the watcher is
-    /// dropped.
+    /// behind by the time that an event takes to be taken in. The thread, and the devices that the
+    /// directory holds open, last until the watcher is dropped, also after the directory itself is.
     ///
     /// # Errors
     ///
@@ -230,57 +282,122 @@ impl GidDirectory {
 const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 impl Inner {
-    /// Takes in what there is, or waits for it; gives the number of sources that had something.
-    fn take_in(&self, wait: Option<&Timespec>) -> Result<usize> {
-        let none =
-            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        let mut ready = [none; 32];
-        let count = match epoll::wait(&self.epoll, &mut ready[..], wait) {
-            Ok(count) => count,
-            Err(rustix::io::Errno::INTR) => 0,
-            Err(errno) => return Err(host("epoll_wait")(errno)),
-        };
-        if count == 0 {
+    /// Takes in what there is, without waiting; gives the number of sources that had something. What
+    /// fails stays to be done: the next call tries again, and so does the timer.
+    fn take_in(&self) -> Result<usize> {
+        let tokens = self.ready()?;
+        if tokens.is_empty() {
             // Somebody else may have taken a change in and not made it visible yet.
-            drop(self.state.read().unwrap_or_else(PoisonError::into_inner));
-            return Ok(0);
-        }
-        let mut state = self.writer();
-        let mut changed = false;
-        let mut rescan = false;
-        for event in ready.iter().take(count) {
-            match event.data.u64() {
-                NET => {
-                    let before = state.net.interfaces().cached().to_arc();
-                    let now = state.net.interfaces().checked()?.to_arc();
-                    changed |= !Arc::ptr_eq(&before, &now);
-                    // What tells of no change by itself changes with the host's addresses.
-                    state.devices.iter_mut().for_each(Watched::read_sysfs_anew);
-                }
-                UEVENTS => {
-                    let told = state.uevents.as_ref().map(Uevents::process_events);
-                    rescan |= !matches!(told, Some(Ok(0)));
-                }
-                token => {
-                    let device = state.devices.iter_mut().find(|device| device.token == token);
-                    device.into_iter().for_each(Watched::process_events);
-                }
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            if !state.to_do.is_left() {
+                return Ok(0);
             }
         }
-        if rescan {
-            self.rescan(&mut state)?;
-        } else if changed || state.devices.iter().any(Watched::has_changed) {
-            self.publish(&mut state);
+        let mut state = self.writer();
+        for token in &tokens {
+            state.note(*token);
         }
-        Ok(count)
+        self.work(&mut state)?;
+        Ok(tokens.len())
+    }
+
+    /// The tokens of all sources that have something to tell.
+    fn ready(&self) -> Result<Vec<u64>> {
+        const AT_ONCE: usize = 32;
+        let none =
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut ready = [none; AT_ONCE];
+        let mut tokens = Vec::new();
+        loop {
+            let count = match epoll::wait(&self.epoll, &mut ready[..], Some(&NO_WAIT)) {
+                Ok(count) => count,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => return Err(host("epoll_wait")(errno)),
+            };
+            let before = tokens.len();
+            for token in ready.iter().take(count).map(|event| event.data.u64()) {
+                if !tokens.contains(&token) {
+                    tokens.push(token);
+                }
+            }
+            // Sources stay ready until they are read: once nothing new is among them, it is all.
+            if count < AT_ONCE || tokens.len() == before {
+                return Ok(tokens);
+            }
+        }
+    }
+
+    /// Does what is to be done, makes it visible, and sets the timer for what is left.
+    fn work(&self, state: &mut State) -> Result<()> {
+        let mut outcome = Ok(());
+        let mut changed = false;
+        if state.to_do.net {
+            let before = state.net.interfaces().cached().to_arc();
+            match state.net.interfaces().checked() {
+                Ok(now) => {
+                    state.to_do.net = false;
+                    if !Arc::ptr_eq(&before, &now.to_arc()) {
+                        changed = true;
+                        // The kernel writes a GID some time after it tells of the address.
+                        state.to_do.sysfs = SYSFS_TRIES.to_vec();
+                    }
+                }
+                Err(error) => outcome = Err(error),
+            }
+        }
+        if state.to_do.rescan {
+            match self.rescan(state) {
+                Ok(()) => {
+                    state.to_do.rescan = false;
+                    state.to_do.sysfs = SYSFS_TRIES.to_vec();
+                    changed = true;
+                }
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        if std::mem::take(&mut state.to_do.due) {
+            if state.to_do.sysfs.pop().is_some() {
+                state.devices.iter_mut().for_each(Watched::read_sysfs_anew);
+            }
+            state.retry(&self.epoll);
+        }
+        if changed || state.devices.iter().any(Watched::has_changed) {
+            self.publish(state);
+        }
+        outcome.and(self.set_timer(state))
+    }
+
+    /// Wakes whoever waits on the set when something is left to do.
+    fn set_timer(&self, state: &mut State) -> Result<()> {
+        let failing = state.to_do.is_left() || state.devices.iter().any(Watched::is_failing);
+        state.retry_in = match (failing, state.retry_in) {
+            (false, _) => FIRST_RETRY,
+            (true, before) => (before * 2).min(LAST_RETRY),
+        };
+        let reads_sysfs = state.devices.iter().any(Watched::reads_sysfs);
+        let next = state.to_do.sysfs.last().copied().filter(|_| reads_sysfs);
+        let wait = match (next, failing) {
+            (Some(next), _) => next,
+            (None, true) => state.retry_in,
+            (None, false) => Duration::ZERO, // never
+        };
+        let value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+        let once = Itimerspec { it_interval: NO_WAIT, it_value: value };
+        timerfd_settime(&state.timer, TimerfdTimerFlags::empty(), &once)
+            .map(|_| ())
+            .map_err(host("timerfd_settime"))
     }
 
     /// Lists the devices: lets go of those that went, opens those that came.
     fn rescan(&self, state: &mut State) -> Result<()> {
         self.counters.rescans.fetch_add(1, Ordering::Relaxed);
-        let list = DeviceList::new()?;
+        let mut listed: Vec<Device> = DeviceList::new()?.into_iter().collect();
+        // The library's own order depends on when this process first saw each device.
+        listed.sort_by_cached_key(|device| {
+            (device.index().unwrap_or(u32::MAX), device.name().to_owned())
+        });
         let mut before = std::mem::take(&mut state.devices);
-        for device in &list {
+        for device in &listed {
             let known = before.iter().position(|watched| watched.is(device));
             let mut watched = match known {
                 Some(at) => before.swap_remove(at),
@@ -293,8 +410,7 @@ impl Inner {
             state.devices.push(watched);
         }
         // Those that went are closed here, so that the kernel can take them away.
-        drop(before);
-        self.publish(state);
+        before.iter_mut().for_each(|watched| watched.close(&self.epoll));
         Ok(())
     }
 
@@ -311,7 +427,45 @@ impl Inner {
     }
 }
 
-/// Adds a descriptor to the set; it leaves it when it is closed.
+impl State {
+    /// Takes in what a source tells, and notes what is to be done for it.
+    fn note(&mut self, token: u64) {
+        match token {
+            NET => self.to_do.net = true,
+            UEVENTS => {
+                let told = self.uevents.as_ref().map(Uevents::process_events);
+                self.to_do.rescan |= !matches!(told, Some(Ok(0)));
+            }
+            TIMER => {
+                let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+                self.to_do.due = true;
+            }
+            token => {
+                let device = self.devices.iter_mut().find(|device| device.token == token);
+                device.into_iter().for_each(Watched::process_events);
+            }
+        }
+    }
+
+    /// Tries again what failed.
+    fn retry(&mut self, epoll: &OwnedFd) {
+        for device in self.devices.iter_mut().filter(|device| device.is_failing()) {
+            device.close_if_dead(epoll);
+            device.read_anew();
+            device.open_if_closed(self.only_sysfs, epoll);
+        }
+    }
+}
+
+impl ToDo {
+    /// Whether something that was told has not been seen to.
+    fn is_left(&self) -> bool {
+        self.net || self.rescan || self.due
+    }
+}
+
+/// Adds a descriptor to the set. It has to be taken out again: closing does not, where a forked
+/// process has it too.
 fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> Result<()> {
     let data = epoll::EventData::new_u64(token);
     epoll::add(epoll, fd, data, epoll::EventFlags::IN).map_err(host("epoll_ctl"))

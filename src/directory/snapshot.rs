@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 
 use crate::error::Error;
 use crate::gid::{GidSnapshot, Index, Matches, Row, hash};
-use crate::net::{Interface, NetSnapshot};
+use crate::net::{Interface, LocalAddress, NetSnapshot};
 use crate::port::PortAttr;
 use crate::types::{Gid, GidEntry, GidScope, GidType, PortNum, PortState};
 
@@ -18,7 +18,7 @@ use super::towards::Towards;
 ///
 /// Lookups take constant time, whatever the number of devices, ports and rows, allocate nothing and
 /// make no system call. When several rows carry one GID, all are found, in the order of device,
-/// port and index; devices are in the order in which the library lists them.
+/// port and index; devices are in the order of the kernel's numbers, which is that of their coming.
 pub struct DirectorySnapshot {
     devices: Box<[DirectoryDevice]>,
     index: Index<DirectoryRow>,
@@ -34,6 +34,8 @@ pub struct DirectoryDevice {
     pub(super) source: TableSource,
     pub(super) gids: Arc<GidSnapshot>,
     pub(super) ports: Arc<[PortAttr]>,
+    /// The number of its first row in the snapshot.
+    pub(super) start: usize,
 }
 
 /// Where a device's rows come from.
@@ -46,8 +48,8 @@ pub enum TableSource {
     Sysfs,
     /// From sysfs, because the device cannot be opened, for this reason.
     SysfsInstead(Arc<Error>),
-    /// From nowhere: neither the device nor sysfs could be read, for this reason. It has no rows,
-    /// or those there were before it failed.
+    /// The last read failed, for this reason: the rows are those there were before, or none. It is
+    /// tried again, after 0.1 s at first and 30 s at most.
     Failed(Arc<Error>),
 }
 
@@ -72,9 +74,12 @@ impl DirectoryDevice {
         &self.source
     }
 
-    /// Whether a port is up, or its state is not known.
-    pub(crate) fn may_be_up(&self, port: PortNum) -> bool {
-        self.port(port).is_none_or(|port| port.state == PortState::ACTIVE)
+    /// Whether a row's port and its interface are up, or their state is not known. A VLAN can be down
+    /// on a port that is up.
+    pub(crate) fn may_be_up(&self, row: &DirectoryRow, net: &NetSnapshot) -> bool {
+        let interface = row.entry.ifindex().and_then(|ifindex| net.by_ifindex(ifindex));
+        self.port(row.entry.port()).is_none_or(|port| port.state == PortState::ACTIVE)
+            && interface.is_none_or(Interface::is_up)
     }
 
     /// What its port is like, as of the last event of the device; `None` when the device is not open,
@@ -161,11 +166,19 @@ impl DirectorySnapshot {
             source: TableSource::Device,
             gids: Arc::new(gids),
             ports: Arc::new([]),
+            start: 0,
         });
         DirectorySnapshot::new(devices.collect(), Arc::new(net))
     }
 
-    pub(super) fn new(devices: Vec<DirectoryDevice>, net: Arc<NetSnapshot>) -> DirectorySnapshot {
+    pub(super) fn new(
+        mut devices: Vec<DirectoryDevice>,
+        net: Arc<NetSnapshot>,
+    ) -> DirectorySnapshot {
+        devices.iter_mut().fold(0, |start, device| {
+            device.start = start;
+            start + device.gids.rows().len()
+        });
         let mut rows = Vec::with_capacity(devices.iter().map(|d| d.gids.rows().len()).sum());
         let mut by_name = HashTable::with_capacity(devices.len());
         let name_of =
@@ -185,17 +198,17 @@ impl DirectorySnapshot {
         }
         let mut towards = Towards::default();
         for (number, row) in (0_u32..).zip(&rows) {
-            if row.is_local() && row.entry().gid_index().is_some() {
-                let device = devices.get(row.device());
-                let up = device.is_none_or(|device| device.may_be_up(row.entry().port()));
-                towards.add(number, row, Rank::of(row), up, &net);
+            let usable = address_of(row.entry(), &net).is_none_or(LocalAddress::is_usable);
+            if row.is_local() && usable && row.entry().gid_index().is_some() {
+                let up = devices.get(row.device()).is_none_or(|device| device.may_be_up(row, &net));
+                towards.add(number, row, Rank::of(row, &net), up, &net);
             }
         }
         let index = Index::new(rows);
         DirectorySnapshot { devices: devices.into(), index, by_name, towards, net }
     }
 
-    /// Every device, in the library's order; also those without a row.
+    /// Every device, in the order of the kernel's numbers; also those without a row.
     pub fn devices(&self) -> &[DirectoryDevice] {
         &self.devices
     }
@@ -248,8 +261,9 @@ impl DirectorySnapshot {
     }
 
     /// The row at this place; `None` when it is empty or there is no such place.
-    pub fn row(&self, device: &str, port: PortNum, index: u32) -> Option<&GidEntry> {
-        self.device(device)?.gids.row(port, index)
+    pub fn row(&self, device: &str, port: PortNum, index: u32) -> Option<&DirectoryRow> {
+        let device = self.device(device)?;
+        self.rows().get(device.start + device.gids.number(port, index)? as usize)
     }
 }
 
@@ -259,11 +273,13 @@ pub(crate) struct Rank {
     pub(crate) gid_type: u8,
     pub(crate) reach: u8,
     pub(crate) family: u8,
+    /// Addresses that are not for new connections, or made up for a time.
+    pub(crate) passing: u8,
     place: (u32, u8, u32),
 }
 
 impl Rank {
-    pub(crate) fn of(row: &DirectoryRow) -> Rank {
+    pub(crate) fn of(row: &DirectoryRow, net: &NetSnapshot) -> Rank {
         let entry = row.entry();
         Rank {
             gid_type: match entry.gid_type() {
@@ -278,9 +294,20 @@ impl Rank {
                 _ => 3,
             },
             family: u8::from(entry.ipv4().is_none()),
+            passing: match address_of(entry, net) {
+                Some(there) if there.is_deprecated() => 2,
+                // The same bit says of an IPv4 address only that it is not the first.
+                Some(there) if there.ip().is_ipv6() && there.is_secondary() => 1,
+                _ => 0,
+            },
             place: (row.device, entry.port().get(), entry.index()),
         }
     }
+}
+
+/// The address that a row stands for, as this host has it.
+pub(crate) fn address_of<'a>(entry: &GidEntry, net: &'a NetSnapshot) -> Option<&'a LocalAddress> {
+    net.local(entry.ifindex()?, entry.ip()?)
 }
 
 /// Whether a row's address is on its interface here.

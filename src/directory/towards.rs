@@ -60,17 +60,9 @@ impl Towards {
         if entry.gid_type() != GidType::ROCE_V1 {
             kind.routed = Some(kind.routed.filter(|there| there.rank <= rank).unwrap_or(best));
         }
-        let prefix = entry.ifindex().and_then(|ifindex| net.local_prefix(ifindex, ip));
-        let Some(subnet) = prefix.and_then(|prefix| Subnet::new(ip, prefix)) else { return };
-        let key = |(subnet, _): &(Subnet, Best)| hash(subnet);
-        match kind.subnets.find_mut(hash(&subnet), |(there, _)| *there == subnet) {
-            Some((_, there)) if there.rank <= rank => {}
-            Some((_, there)) => *there = best,
-            None => {
-                kind.subnets.insert_unique(hash(&subnet), (subnet, best), key);
-                if let Err(at) = kind.prefixes.binary_search_by(|p| subnet.prefix().cmp(p)) {
-                    kind.prefixes.insert(at, subnet.prefix());
-                }
+        for prefix in entry.ifindex().into_iter().flat_map(|ifindex| net.prefixes(ifindex, ip)) {
+            if let Some(subnet) = Subnet::new(ip, prefix) {
+                kind.add(subnet, best);
             }
         }
     }
@@ -78,7 +70,7 @@ impl Towards {
     /// The number of the best row towards a peer.
     pub(super) fn best(&self, peer: IpAddr) -> Option<u32> {
         let peer = peer.to_canonical();
-        if peer.is_unspecified() {
+        if !is_a_hosts(peer) {
             return None;
         }
         let kind = kind(peer) << 1;
@@ -87,7 +79,27 @@ impl Towards {
     }
 }
 
+/// Whether an address can be a peer's: not the unspecified one, nor a group's, nor loopback's.
+pub(crate) fn is_a_hosts(peer: IpAddr) -> bool {
+    let broadcast = matches!(peer, IpAddr::V4(peer) if peer.is_broadcast());
+    !(peer.is_unspecified() || peer.is_multicast() || peer.is_loopback() || broadcast)
+}
+
 impl Kind {
+    fn add(&mut self, subnet: Subnet, best: Best) {
+        match self.subnets.find_mut(hash(&subnet), |(there, _)| *there == subnet) {
+            Some((_, there)) if there.rank <= best.rank => {}
+            Some((_, there)) => *there = best,
+            None => {
+                let key = |(subnet, _): &(Subnet, Best)| hash(subnet);
+                self.subnets.insert_unique(hash(&subnet), (subnet, best), key);
+                if let Err(at) = self.prefixes.binary_search_by(|p| subnet.prefix().cmp(p)) {
+                    self.prefixes.insert(at, subnet.prefix());
+                }
+            }
+        }
+    }
+
     fn best(&self, peer: IpAddr) -> Option<u32> {
         let in_subnet = self.prefixes.iter().find_map(|prefix| {
             let subnet = Subnet::new(peer, *prefix)?;

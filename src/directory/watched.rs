@@ -3,10 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::event::epoll;
+
 use super::snapshot::{DirectoryDevice, TableSource};
 use crate::context::Context;
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::gid::{GidCache, GidSnapshot};
 use crate::kept::CacheStats;
 use crate::port::PortAttr;
@@ -17,14 +19,16 @@ pub(super) struct Watched {
     pub(super) token: u64,
     device: Device,
     access: Access,
+    /// What its last read failed with; tried again until it does not.
+    trouble: Option<Arc<Error>>,
     /// Of an open device, as of its last event.
     ports: Arc<[PortAttr]>,
     published: Option<DirectoryDevice>,
 }
 
 enum Access {
-    /// Not looked at yet, or failed: tried again at each rescan.
-    Closed(Option<Arc<Error>>),
+    /// Not looked at yet, or not to be had.
+    Closed,
     Open(Context),
     Sysfs {
         cache: GidCache,
@@ -37,7 +41,8 @@ impl Watched {
         Watched {
             token,
             device: device.clone(),
-            access: Access::Closed(None),
+            access: Access::Closed,
+            trouble: None,
             ports: Arc::new([]),
             published: None,
         }
@@ -54,32 +59,57 @@ impl Watched {
     /// Opens a device that is not, or could not be, adds it to the set, or reads it from sysfs where
     /// that fails.
     pub(super) fn open_if_closed(&mut self, only_sysfs: bool, epoll: &OwnedFd) {
-        let settled = match &self.access {
-            Access::Closed(_) => false,
-            Access::Open(_) => true,
-            Access::Sysfs { because, .. } => because.is_none(),
+        match &self.access {
+            Access::Open(_) => return,
+            Access::Sysfs { because: None, .. } => return,
+            // As before: its rows are read already.
+            Access::Sysfs { .. } if self.device.probe_node().is_err() => return,
+            _ => {}
+        }
+        let opened = if only_sysfs { None } else { Some(self.open(epoll)) };
+        let because = match opened {
+            Some(Ok(context)) => {
+                (self.access, self.trouble) = (Access::Open(context), None);
+                return self.read_ports();
+            }
+            Some(Err(error)) => Some(Arc::new(error)),
+            None => None,
         };
-        if settled {
+        if matches!(self.access, Access::Sysfs { .. }) {
             return;
         }
-        let sysfs = |because| match self.device.gids_from_sysfs() {
-            Ok(cache) => Access::Sysfs { cache, because },
-            Err(error) => Access::Closed(because.or(Some(Arc::new(error)))),
-        };
-        if only_sysfs {
-            self.access = sysfs(None);
-            return;
+        match self.device.gids_from_sysfs() {
+            Ok(cache) => (self.access, self.trouble) = (Access::Sysfs { cache, because }, None),
+            Err(error) => self.trouble = Some(because.unwrap_or(Arc::new(error))),
         }
-        let opened = self.device.open();
-        let added = opened.and_then(|context| {
-            super::add(epoll, context.events_fd(), self.token)?;
-            Ok(context)
-        });
-        self.access = match added {
-            Ok(context) => Access::Open(context),
-            Err(error) => sysfs(Some(Arc::new(error))),
+    }
+
+    fn open(&self, epoll: &OwnedFd) -> Result<Context> {
+        let context = self.device.open()?;
+        super::add(epoll, context.events_fd(), self.token)?;
+        Ok(context)
+    }
+
+    /// Lets go of an open device, so that the kernel can take it away.
+    pub(super) fn close(&mut self, epoll: &OwnedFd) {
+        if let Access::Open(context) = &self.access {
+            // Its descriptor may be open elsewhere, in a forked process, and would stay in the set.
+            let _ = epoll::delete(epoll, context.events_fd());
+            self.access = Access::Closed;
+            self.ports = Arc::new([]);
+        }
+    }
+
+    /// Closes a device whose failure is for good: it is opened anew if it comes back.
+    pub(super) fn close_if_dead(&mut self, epoll: &OwnedFd) {
+        let for_good = match self.trouble.as_deref() {
+            Some(Error::DeviceFatal { .. } | Error::DeviceGone { .. }) => true,
+            Some(Error::Verb { errno, .. }) => matches!(*errno, Errno::ENODEV | Errno::EIO),
+            _ => false,
         };
-        self.read_ports();
+        if for_good {
+            self.close(epoll);
+        }
     }
 
     /// Asks an open device what its ports are like.
@@ -97,8 +127,8 @@ impl Watched {
     /// Takes in the device's events and reads its tables if one told of a change.
     pub(super) fn process_events(&mut self) {
         if let Access::Open(context) = &self.access {
-            let outcome = context.process_events().map(|_| ());
-            self.fail_on(outcome);
+            let outcome = context.process_events();
+            self.trouble = outcome.err().map(Arc::new);
             self.read_ports();
         }
     }
@@ -108,24 +138,26 @@ impl Watched {
         let outcome = match &self.access {
             Access::Open(context) => context.gids().fresh().map(|_| ()),
             Access::Sysfs { cache, .. } => cache.fresh().map(|_| ()),
-            Access::Closed(_) => return,
+            Access::Closed => return,
         };
-        self.fail_on(outcome);
+        self.trouble = outcome.err().map(Arc::new);
         self.read_ports();
     }
 
     /// Reads the tables now if they come from sysfs.
     pub(super) fn read_sysfs_anew(&mut self) {
-        if matches!(self.access, Access::Sysfs { .. }) {
+        if self.reads_sysfs() {
             self.read_anew();
         }
     }
 
-    /// A device that fails is closed, and opened again at the next rescan if it is there then.
-    fn fail_on(&mut self, outcome: Result<()>) {
-        if let Err(error) = outcome {
-            self.access = Access::Closed(Some(Arc::new(error)));
-        }
+    pub(super) fn reads_sysfs(&self) -> bool {
+        matches!(self.access, Access::Sysfs { .. })
+    }
+
+    /// Whether something of it failed and is to be tried again.
+    pub(super) fn is_failing(&self) -> bool {
+        self.trouble.is_some()
     }
 
     /// Its name, and what the cache of its tables did; `None` when there is none.
@@ -133,7 +165,7 @@ impl Watched {
         let stats = match &self.access {
             Access::Open(context) => Some(context.gids().stats()),
             Access::Sysfs { cache, .. } => Some(cache.stats()),
-            Access::Closed(_) => None,
+            Access::Closed => None,
         };
         (Arc::clone(&self.device.name), stats)
     }
@@ -141,15 +173,17 @@ impl Watched {
     /// Whether the directory's snapshot is behind.
     pub(super) fn has_changed(&self) -> bool {
         let Some(published) = &self.published else { return true };
-        if !Arc::ptr_eq(&published.ports, &self.ports) {
+        let told = matches!(published.source, TableSource::Failed(_));
+        if told != self.is_failing() || !Arc::ptr_eq(&published.ports, &self.ports) {
             return true;
         }
         match &self.access {
             Access::Open(context) => {
                 !Arc::ptr_eq(&published.gids, &context.gids().cached().to_arc())
+                    || !(told || matches!(published.source, TableSource::Device))
             }
             Access::Sysfs { cache, .. } => !Arc::ptr_eq(&published.gids, &cache.cached().to_arc()),
-            Access::Closed(_) => !matches!(published.source, TableSource::Failed(_)),
+            Access::Closed => !published.gids.rows().is_empty(),
         }
     }
 
@@ -164,18 +198,14 @@ impl Watched {
                 };
                 (source, cache.cached().to_arc())
             }
-            Access::Closed(error) => {
-                let gone = || Error::DeviceGone {
-                    device: self.device.name().into(),
-                    node: self.device.node(),
-                };
-                let error = error.clone().unwrap_or_else(|| Arc::new(gone()));
+            Access::Closed => {
                 let nothing = GidSnapshot::nothing(Arc::clone(&self.device.name));
-                (TableSource::Failed(error), Arc::new(nothing))
+                (TableSource::Failed(Arc::new(self.device.gone())), Arc::new(nothing))
             }
         };
+        let source = self.trouble.clone().map_or(source, TableSource::Failed);
         let (name, ports) = (Arc::clone(&self.device.name), Arc::clone(&self.ports));
-        let device = DirectoryDevice { name, source, gids, ports };
+        let device = DirectoryDevice { name, source, gids, ports, start: 0 };
         self.published = Some(device.clone());
         device
     }

@@ -7,11 +7,12 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use super::{Inner, NO_WAIT, host};
+use super::{Inner, host};
 use crate::error::{Errno, Error, Result};
 
 /// Keeps a directory true until it is dropped. Made by
 /// [`GidDirectory::watch`](super::GidDirectory::watch).
+#[must_use = "the thread ends when this is dropped"]
 pub struct Watcher {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<Result<()>>>,
@@ -48,7 +49,9 @@ impl Watcher {
         let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(outcome)) => outcome,
-            _ => Ok(()),
+            // Its message is on stderr; there is no errno to a panic.
+            Some(Err(_)) => Err(Error::Host { call: "gid-directory thread", errno: Errno::EFAULT }),
+            None => Ok(()),
         }
     }
 }
@@ -76,8 +79,8 @@ fn run(inner: &Inner, stop: &OwnedFd) -> Result<()> {
         if !fds[1].revents().is_empty() {
             return Ok(());
         }
-        // What fails now may go next time: a table that could not be read for want of memory. The
-        // directory keeps what it had, and each device's failure is told in its place.
-        let _ = inner.take_in(Some(&NO_WAIT));
+        // What fails stays to be done, and a timer wakes this thread for it. The directory keeps what it
+        // had, and each device's failure is told in its place.
+        let _ = inner.take_in();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashTable;
 
@@ -28,6 +29,8 @@ pub struct GidSnapshot {
     /// Sorted by port and index.
     index: Index<GidEntry>,
     by_place: HashTable<u32>,
+    /// The generation of a port's first rows.
+    first_generation: u64,
 }
 
 /// One port's table in a snapshot.
@@ -89,9 +92,14 @@ impl GidSnapshot {
         GidSnapshot::new(device.into(), Table { ports, rows: rows.to_vec() }, None)
     }
 
-    /// What there is before the first read: no port and no row.
+    /// What there is before the first read: no port and no row. Generations go on from here, and each
+    /// time from a higher number: a device that is opened anew, or replaced by another of its name,
+    /// never shows a generation that was there before.
     pub(crate) fn nothing(device: Arc<str>) -> GidSnapshot {
-        GidSnapshot::new(device, Table { ports: Vec::new(), rows: Vec::new() }, None)
+        static TIMES: AtomicU64 = AtomicU64::new(0);
+        let first_generation = (TIMES.fetch_add(1, Ordering::Relaxed) << 32) + 1;
+        let nothing = Table { ports: Vec::new(), rows: Vec::new() };
+        GidSnapshot { first_generation, ..GidSnapshot::new(device, nothing, None) }
     }
 
     /// Indexes a table. A port whose rows are those of `before` keeps its generation there.
@@ -122,7 +130,8 @@ impl GidSnapshot {
         for number in 0..rows.len() as u32 {
             by_place.insert_unique(place_of(&number), number, place_of);
         }
-        GidSnapshot { device, ports: ports.into(), index, by_place }
+        let first_generation = before.map_or(1, |before| before.first_generation);
+        GidSnapshot { device, ports: ports.into(), index, by_place, first_generation }
     }
 
     /// The device whose tables these are.
@@ -158,13 +167,18 @@ impl GidSnapshot {
     /// The row at this port and index; `None` when it is empty or there is no such place.
     #[doc(alias = "ibv_query_gid")]
     pub fn row(&self, port: PortNum, index: u32) -> Option<&GidEntry> {
+        self.rows().get(self.number(port, index)? as usize)
+    }
+
+    /// The place of a row in [`rows`](GidSnapshot::rows).
+    pub(crate) fn number(&self, port: PortNum, index: u32) -> Option<u32> {
         let key = place(port, index);
         let is_it = |number: &u32| {
             self.rows()
                 .get(*number as usize)
                 .is_some_and(|row| place(row.port(), row.index()) == key)
         };
-        self.rows().get(*self.by_place.find(hash(&key), is_it)? as usize)
+        self.by_place.find(hash(&key), is_it).copied()
     }
 
     /// The rows that carry this GID.
@@ -214,7 +228,7 @@ impl GidSnapshot {
 /// The generation of a port's rows: that of the snapshot before when they are the same.
 fn generation(shape: PortShape, rows: &[GidEntry], before: Option<&GidSnapshot>) -> u64 {
     let Some(before) = before else { return 1 };
-    let Some(table) = before.port(shape.port) else { return 1 };
+    let Some(table) = before.port(shape.port) else { return before.first_generation };
     // Rows are equal whatever their generations.
     if table.shape == shape && before.rows_of(shape.port) == rows {
         table.generation

@@ -43,7 +43,7 @@ fn cached_stays_until_fresh_reads() {
     assert_eq!(cache.cached().rows(), kept.rows());
     let fresh = cache.fresh().expect("a read");
     assert_eq!(fresh.rows()[0].gid(), Gid::from_parts(1, 7));
-    assert_eq!(fresh.rows()[0].generation(), 2);
+    assert_eq!(fresh.rows()[0].generation(), kept.rows()[0].generation() + 1);
     assert_eq!(cache.cached().rows(), fresh.rows());
     assert_eq!(kept.rows()[0].gid(), Gid::from_parts(1, 0), "a kept snapshot never changes");
 }
@@ -72,6 +72,7 @@ fn a_failed_read_keeps_what_there_was() {
 fn no_reader_sees_a_mix() {
     let fake = Fake::default();
     let cache = cache_of(&fake);
+    let first = cache.cached().rows()[0].generation();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -92,5 +93,16 @@ fn no_reader_sees_a_mix() {
         }
         done.store(true, Ordering::Relaxed);
     });
-    assert_eq!(cache.cached().rows()[0].generation(), 1001);
+    assert_eq!(cache.cached().rows()[0].generation(), first + 1000);
+}
+
+/// A device that is opened anew, or another of its name, does not begin at a generation that was there.
+#[test]
+fn generations_go_on_from_one_cache_to_the_next() {
+    let fake = Fake::default();
+    let first = cache_of(&fake);
+    fake.number.store(1, Ordering::Relaxed);
+    first.fresh().expect("a read");
+    let last = first.cached().rows()[0].generation();
+    assert!(cache_of(&fake).cached().rows()[0].generation() > last);
 }

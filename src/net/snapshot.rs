@@ -237,6 +237,12 @@ impl NetSnapshot {
         self.local(ifindex, ip).map(LocalAddress::prefix_len)
     }
 
+    /// Every prefix length that this address has on the interface of this number, longest or not.
+    pub(crate) fn prefixes(&self, ifindex: u32, ip: IpAddr) -> impl Iterator<Item = u8> {
+        let here = self.by_ip(ip).filter(move |address| address.ifindex() == ifindex);
+        here.map(LocalAddress::prefix_len)
+    }
+
     fn slot(&self, ifindex: u32) -> Option<&IfSlot> {
         self.by_ifindex.find(hash(&ifindex), |slot| slot.ifindex == ifindex)
     }

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use super::{Criterion, GidQuery, Reason};
-use crate::directory::{DirectoryRow, DirectorySnapshot, Locality, Rank};
+use crate::directory::{DirectoryRow, DirectorySnapshot, Locality, Rank, address_of, is_a_hosts};
+use crate::net::NetSnapshot;
 use crate::types::{Gid, GidEntry, GidScope, GidType, Subnet};
 
 /// The order of rows that fit: what [`Criterion`] names, in turn.
@@ -23,6 +24,7 @@ impl Key {
             () if self.rank.gid_type != best.rank.gid_type => Criterion::Type,
             () if self.rank.reach != best.rank.reach => Criterion::Reach,
             () if self.rank.family != best.rank.family => Criterion::Family,
+            () if self.rank.passing != best.rank.passing => Criterion::Passing,
             () => Criterion::Place,
         }
     }
@@ -50,15 +52,15 @@ impl GidQuery {
         row: &DirectoryRow,
     ) -> Result<Key, Reason> {
         self.filter(directory, row)?;
-        usable(row)?;
-        let entry = row.entry();
+        let net = directory.net();
+        usable(row, net)?;
         let subnet = match self.peer {
-            Some(peer) => u8::MAX - reaches(directory, entry, peer)?,
+            Some(peer) => u8::MAX - reaches(net, row.entry(), peer)?,
             None => 0,
         };
         let device = directory.device_of(row);
-        let up = device.is_none_or(|device| device.may_be_up(entry.port()));
-        Ok(Key { state: u8::from(!up), subnet, rank: Rank::of(row) })
+        let up = device.is_none_or(|device| device.may_be_up(row, net));
+        Ok(Key { state: u8::from(!up), subnet, rank: Rank::of(row, net) })
     }
 
     /// Whether a row is among those asked for.
@@ -96,7 +98,7 @@ impl GidQuery {
 }
 
 /// Whether a row can be used at all.
-fn usable(row: &DirectoryRow) -> Result<(), Reason> {
+fn usable(row: &DirectoryRow, net: &NetSnapshot) -> Result<(), Reason> {
     let entry = row.entry();
     match row.locality() {
         Locality::Local => {}
@@ -109,13 +111,17 @@ fn usable(row: &DirectoryRow) -> Result<(), Reason> {
     if entry.gid_index().is_none() {
         return Err(Reason::IndexTooLarge);
     }
-    Ok(())
+    match address_of(entry, net) {
+        Some(there) if there.is_duplicate() => Err(Reason::Duplicate),
+        Some(there) if there.is_tentative() => Err(Reason::Tentative),
+        _ => Ok(()),
+    }
 }
 
 /// How many leading bits of the peer the row's own subnet has, 0 to 128; 0 when the peer is outside
 /// of it and has to be routed to.
-fn reaches(directory: &DirectorySnapshot, entry: &GidEntry, peer: IpAddr) -> Result<u8, Reason> {
-    if peer.is_unspecified() {
+fn reaches(net: &NetSnapshot, entry: &GidEntry, peer: IpAddr) -> Result<u8, Reason> {
+    if !is_a_hosts(peer) {
         return Err(Reason::NoPeer);
     }
     let Some(ip) = entry.ip() else { return Err(Reason::NoIpAddress) };
@@ -128,9 +134,9 @@ fn reaches(directory: &DirectorySnapshot, entry: &GidEntry, peer: IpAddr) -> Res
         (false, true) => return Err(Reason::PeerLinkLocal),
         _ => {}
     }
-    let prefix = entry.ifindex().and_then(|ifindex| directory.net().local_prefix(ifindex, ip));
-    let subnet = prefix.and_then(|prefix| Subnet::new(ip, prefix));
-    let held = subnet.filter(|subnet| subnet.contains(peer)).map(|subnet| subnet.prefix());
+    let prefixes = entry.ifindex().into_iter().flat_map(|ifindex| net.prefixes(ifindex, ip));
+    let subnets = prefixes.filter_map(|prefix| Subnet::new(ip, prefix));
+    let held = subnets.filter(|subnet| subnet.contains(peer)).map(|subnet| subnet.prefix()).max();
     match held {
         Some(prefix) if ip.is_ipv4() => Ok(96 + prefix),
         Some(prefix) => Ok(prefix),

@@ -21,17 +21,18 @@ use crate::types::{Gid, GidEntry, GidIndex, GidType, IfName, PortNum, Subnet};
 ///
 /// Filters narrow; what is left is ordered, by the first of these that tells two rows apart:
 ///
-/// 1. state: rows of ports that are up, or of unknown state, before those of ports that are not;
+/// 1. state: rows whose port and interface are up, or of unknown state, before the others;
 /// 2. with a [`peer`](GidQuery::peer): rows whose own subnet holds the peer, the longest prefix first;
 /// 3. type: RoCE v2, then InfiniBand, then RoCE v1;
 /// 4. reach: IPv4 and global IPv6 addresses before unique local ones, site-local ones after those,
 ///    and link-local ones last;
 /// 5. an IPv4 address before an IPv6 one;
-/// 6. place: device in the library's order, port, index.
+/// 6. lasting IPv6 addresses before temporary ones, and those before deprecated ones;
+/// 7. place: device in the order of the kernel's numbers, port, index.
 ///
 /// So the order is total, and the same on every run. A row is never taken that cannot be used: one
-/// whose address is not this namespace's, whose index is beyond 255, or whose type is unknown; and with
-/// a peer, one that cannot reach it.
+/// whose address is not this namespace's, or a duplicate, or still being checked; whose index is beyond
+/// 255; whose type is unknown; and with a peer, one that cannot reach it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GidQuery {
     gid: Option<Gid>,

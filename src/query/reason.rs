@@ -18,7 +18,7 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Criterion {
-    /// The best one's port is up, and its own is not.
+    /// The best one's port and interface are up, and its own are not.
     State,
     /// The best one's subnet holds the peer, more closely.
     Subnet,
@@ -28,6 +28,8 @@ pub enum Criterion {
     Reach,
     /// The best one is an IPv4 address.
     Family,
+    /// Its address is deprecated, or made up for a time (IPv6), and the best one's is not.
+    Passing,
     /// The best one's place comes first.
     Place,
 }
@@ -60,7 +62,11 @@ pub enum Reason {
     UnknownType,
     /// Its index is beyond the 255 that verbs can carry.
     IndexTooLarge,
-    /// The peer is the unspecified address, which is no host's.
+    /// Its address is another host's too (IPv6 duplicate address detection).
+    Duplicate,
+    /// Its address is still being checked (IPv6 duplicate address detection).
+    Tentative,
+    /// The peer's address is no host's on a network: unspecified, multicast, broadcast, loopback.
     NoPeer,
     /// It is an InfiniBand GID, and the peer an IP address.
     NoIpAddress,
@@ -106,7 +112,9 @@ impl fmt::Display for Reason {
             Reason::NotOnInterface => "exists, not usable here: its netdev here lacks the address",
             Reason::UnknownType => "of unknown type",
             Reason::IndexTooLarge => "its index is beyond the 255 that verbs carry",
-            Reason::NoPeer => "the peer is the unspecified address, which is no host's",
+            Reason::Duplicate => "its address is another host's too",
+            Reason::Tentative => "its address is still being checked",
+            Reason::NoPeer => "the peer's address is no host's: unspecified, a group's or loopback",
             Reason::NoIpAddress => "an InfiniBand GID, and the peer is an IP address",
             Reason::PeerFamily => "of another address family than the peer",
             Reason::LinkLocalOnly => "link-local, and the peer is not",
@@ -119,11 +127,12 @@ impl fmt::Display for Reason {
 impl fmt::Display for Criterion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Criterion::State => "its port is not ACTIVE",
+            Criterion::State => "its port or interface is not up",
             Criterion::Subnet => "the best one's subnet holds the peer more closely",
             Criterion::Type => "the best one's type comes first",
             Criterion::Reach => "the best one's address reaches further",
             Criterion::Family => "the best one is IPv4",
+            Criterion::Passing => "its address is deprecated or temporary",
             Criterion::Place => "the best one's place comes first",
         })
     }

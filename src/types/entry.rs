@@ -209,8 +209,9 @@ impl GidEntry {
         self.gid_type.is_roce().then(|| self.gid.ipv4()).flatten()
     }
 
-    /// The generation of the port's table that the row was seen in, from 1. It moves only when a row
-    /// of that port changed. 0 for a row that was read by itself.
+    /// The generation of the port's table that the row was seen in. It moves only when a row of that
+    /// port changed, and only up, also when the device is opened anew. 0 for a row that was read by
+    /// itself.
     pub const fn generation(&self) -> u64 {
         self.generation
     }

@@ -37,6 +37,7 @@ fn has(directory: &GidDirectory, device: &str) -> bool {
 
 #[test]
 fn every_device_is_found_together() {
+    let _alone = alone();
     let (one, two) = (Rig::within_alone(), Rig::within_alone());
     let directory = GidDirectory::open().expect("a directory");
     for rig in [&one, &two] {
@@ -112,6 +113,7 @@ fn another_device_under_the_same_name() {
 /// A thread keeps `cached` true, and ends when it is told to.
 #[test]
 fn a_watcher_keeps_it_true() {
+    let _alone = alone();
     let rig = Rig::within_alone();
     let directory = GidDirectory::open().expect("a directory");
     let watcher = directory.watch().expect("a watcher");
@@ -128,6 +130,7 @@ fn a_watcher_keeps_it_true() {
 /// One GID on two devices is told, not guessed.
 #[test]
 fn one_address_on_two_devices() {
+    let _alone = alone();
     let (one, two) = (Rig::within_alone(), Rig::within_alone());
     let directory = GidDirectory::open().expect("a directory");
     let shared = address(&one, 50);
@@ -146,6 +149,7 @@ fn one_address_on_two_devices() {
 /// A row of a port that is down comes after those of ports that are up.
 #[test]
 fn a_port_that_is_down_comes_last() {
+    let _alone = alone();
     let (one, two) = (Rig::within_alone(), Rig::within_alone());
     let directory = GidDirectory::open().expect("a directory");
     let shared = address(&one, 60);
@@ -171,6 +175,7 @@ fn a_port_that_is_down_comes_last() {
 /// not ours.
 #[test]
 fn rows_of_another_namespace_are_foreign() {
+    let _alone = alone();
     let rig = Rig::within_alone();
     let directory = GidDirectory::open().expect("a directory");
     let (namespace, macvlan) = (format!("ns{}", rig.number()), format!("m{}", rig.number()));
@@ -198,21 +203,25 @@ fn rows_of_another_namespace_are_foreign() {
     ip(&["netns", "del", &namespace]);
 }
 
-/// Without opening a device nothing delays its removal.
+/// Without opening a device nothing delays its removal, and what addresses come is seen all the same.
 #[test]
 fn sysfs_holds_no_device() {
+    let _alone = alone();
     let mut rig = Rig::within_alone();
-    add(&rig.netdev, address(&rig, 1));
     let directory = GidDirectory::open_sysfs().expect("a directory");
-    wait_until("the address is found", || {
-        !directory.fresh().expect("a read").by_ip(address(&rig, 1)).is_empty()
-    });
+    let watcher = directory.watch().expect("a watcher");
+    for host in 1..=10 {
+        add(&rig.netdev, address(&rig, host));
+        wait_until("the watcher saw the address", || {
+            !directory.cached().by_ip(address(&rig, host)).is_empty()
+        });
+    }
+    watcher.stop().expect("it ran well");
     let snapshot = directory.cached().to_arc();
     let device = snapshot.device(&rig.device).expect("the device");
     assert!(matches!(device.source(), TableSource::Sysfs), "{device:?}");
     let node = rig.listed().node();
     let held = std::fs::read_dir("/proc/self/fd").expect("own descriptors").flatten();
-    // Other tests of this process may have theirs open.
     assert!(!held.into_iter().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == node)));
     let begun = Instant::now();
     rig.remove();
@@ -220,28 +229,118 @@ fn sysfs_holds_no_device() {
     wait_until("the device is gone", || !has(&directory, &rig.device));
 }
 
-/// A device that cannot be opened is read through sysfs, told in its place, and opened when it can be.
+/// A device whose node is missing is not listed by the library; when it is there again it is found.
 #[test]
 fn a_node_that_is_missing_and_comes_back() {
     let _alone = alone();
     let rig = Rig::within_alone();
     let node = rig.listed().node();
     let away = node.with_extension("away");
-    let watched = GidDirectory::open().expect("a directory");
     std::fs::rename(&node, &away).expect("the node moves away");
     let directory = GidDirectory::open().expect("a directory");
-    let snapshot = directory.cached().to_arc();
+    let found = directory.cached().device(&rig.device).is_some();
     std::fs::rename(&away, &node).expect("the node comes back");
-    // Without its node the library may not list it at all.
-    if let Some(device) = snapshot.device(&rig.device) {
-        let because = device.source().error().map(ToString::to_string);
-        assert!(because.is_some_and(|error| error.contains("has no node")), "{device:?}");
-        assert!(!device.gids().rows().is_empty(), "sysfs still has its rows");
-    }
+    assert!(!found, "the library lists no device without its node");
     let snapshot = directory.rescan().expect("a rescan").to_arc();
     let device = snapshot.device(&rig.device).expect("the device");
     assert!(matches!(device.source(), TableSource::Device), "{device:?}");
-    assert!(has(&watched, &rig.device));
+}
+
+/// What another user sees of a device whose node only root may open.
+#[test]
+#[ignore = "the test below runs it as another user"]
+fn as_nobody() {
+    let name = std::env::var("RDMA_TEST_DEVICE").expect("the parent names a device");
+    let directory = GidDirectory::open().expect("one device that is denied is no error");
+    let snapshot = directory.cached().to_arc();
+    let device = snapshot.device(&name).expect("it is listed all the same");
+    let TableSource::SysfsInstead(error) = device.source() else { panic!("{device:?}") };
+    assert!(matches!(**error, Error::PermissionDenied { .. }), "{error}");
+    assert!(!device.gids().rows().is_empty(), "sysfs has its rows");
+    let others = || snapshot.devices().iter().filter(|device| device.name() != name);
+    assert!(others().count() > 0);
+    assert!(others().all(|device| matches!(device.source(), TableSource::Device)));
+    // It is still a row like any other.
+    let row = snapshot.rows().iter().find(|row| row.device() < snapshot.devices().len());
+    assert!(row.is_some());
+    println!("seen");
+    // The parent gives the right to it now.
+    let go = std::env::var("RDMA_TEST_GO").expect("the parent names a file");
+    std::fs::write(&go, "seen").expect("the file can be written");
+    wait_until("the device can be opened", || {
+        let snapshot = directory.rescan().expect("a rescan");
+        let device = snapshot.device(&name).expect("it is listed");
+        matches!(device.source(), TableSource::Device)
+    });
+}
+
+/// A device that cannot be opened is read through sysfs, told in its place, and opened when it can be.
+#[test]
+fn a_node_that_may_not_be_opened() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let _alone = alone();
+    let (denied, _open) = (Rig::within_alone(), Rig::within_alone());
+    let set_mode = |node: &Path, mode| {
+        std::fs::set_permissions(node, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    for device in &rdma_verbs::DeviceList::new().expect("devices can be listed") {
+        set_mode(&device.node(), 0o666);
+    }
+    let node = denied.listed().node();
+    set_mode(&node, 0o600);
+    let go = std::env::temp_dir().join(format!("go-{}", denied.device));
+    let mut child = std::process::Command::new(std::env::current_exe().expect("own path"))
+        .args(["--exact", "directory::as_nobody", "--ignored", "--nocapture"])
+        .env("RDMA_TEST_DEVICE", &denied.device)
+        .env("RDMA_TEST_GO", &go)
+        .uid(65534)
+        .gid(65534)
+        .spawn()
+        .expect("the child starts");
+    wait_until("the other user has seen it", || {
+        go.exists() || child.try_wait().expect("a child").is_some()
+    });
+    set_mode(&node, 0o666);
+    let status = child.wait().expect("the child ends");
+    assert!(status.success(), "{status}");
+    std::fs::remove_file(&go).expect("the child wrote it");
+}
+
+/// More devices with news than one `epoll_wait` tells of: one lookup sees them all.
+#[test]
+fn news_of_many_devices_at_once() {
+    let _alone = alone();
+    let mut rigs: Vec<Rig> = (0..36).map(|_| Rig::within_alone()).collect();
+    let directory = GidDirectory::open().expect("a directory");
+    for rig in &rigs {
+        add(&rig.netdev, address(rig, 1));
+    }
+    // Beside the directory: all rows are in the tables, and so all events raised.
+    for rig in &rigs {
+        let beside = crate::seam::open(&rig.device);
+        wait_until("the row is there", || {
+            let mut rows = vec![crate::sys::abi::ibv_gid_entry::ZERO; 1024];
+            beside.query_gid_table(&mut rows).expect("the table call") == 2
+        });
+    }
+    let snapshot = directory.checked().expect("one lookup").to_arc();
+    let seen = rigs.iter().filter(|rig| !snapshot.by_ip(address(rig, 1)).is_empty()).count();
+    assert_eq!(seen, rigs.len());
+    // In the order of the kernel's numbers, whenever each was first seen.
+    let names = |list: &GidDirectory| -> Vec<String> {
+        list.cached().devices().iter().map(|device| device.name().to_owned()).collect()
+    };
+    let sorted: Vec<String> = {
+        let list = rdma_verbs::DeviceList::new().expect("devices can be listed");
+        let mut numbered: Vec<_> =
+            list.iter().map(|device| (device.index(), device.name().to_owned())).collect();
+        numbered.sort();
+        numbered.into_iter().map(|(_, name)| name).collect()
+    };
+    assert_eq!(names(&directory), sorted);
+    drop(directory);
+    rigs.iter_mut().for_each(Rig::remove);
 }
 
 /// What `/proc` says of this process: threads, descriptors, resident kilobytes.

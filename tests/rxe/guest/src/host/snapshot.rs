@@ -175,6 +175,8 @@ fn make(
     machine.save(&new.join("state")).map_err(|e| {
         Failure::no_guest(format!("the snapshot could not be taken: {e}")).see(&console)
     })?;
+    // What an interrupted removal may have left.
+    let _ = fs::remove_dir_all(folder);
     fs::rename(&new, folder)?;
     drop(unfinished);
     Ok(())
