@@ -86,7 +86,7 @@ impl Watched {
 
     fn open(&self, epoll: &OwnedFd) -> Result<Context> {
         let context = self.device.open()?;
-        super::add(epoll, context.events_fd(), self.token)?;
+        super::work::add(epoll, context.events_fd(), self.token)?;
         Ok(context)
     }
 

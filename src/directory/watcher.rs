@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use super::{Inner, host};
+use super::work::{Inner, host};
 use crate::error::{Errno, Error, Result};
 
 /// Keeps a directory true until it is dropped. Made by

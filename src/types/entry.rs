@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::num::c_enum;
+use super::codes::c_enum;
 use super::{Gid, GidIndex, PortNum};
 
 c_enum! {

@@ -1,5 +1,6 @@
 //! The numbers and names of RDMA, as types: no C value travels through this crate bare.
 
+mod codes;
 mod entry;
 mod flags;
 mod gid;
@@ -8,15 +9,16 @@ mod parse;
 mod subnet;
 mod wanted;
 
+pub use codes::{
+    AtomicCap, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PhysState, PortState, TransportType,
+};
 pub use entry::{GidEntry, GidType, IfName};
 pub use flags::{DeviceCaps, PortCaps};
 pub use gid::{FullGid, Gid, GidScope};
-pub use num::{
-    AtomicCap, GidIndex, Guid, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey,
-    PhysState, PortNum, PortState, RKey, TransportType,
-};
+pub use num::{GidIndex, Guid, Lid, PKey, PortNum, RKey};
 pub use parse::ParseGidError;
 pub use subnet::{ParseSubnetError, Subnet};
 pub use wanted::{ParseWantedError, Wanted};
 
-pub(crate) use num::{c_enum, encoded_time};
+pub(crate) use codes::c_enum;
+pub(crate) use num::encoded_time;
