@@ -70,7 +70,7 @@ impl GidDirectory {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceList`] when the devices cannot be listed, [`Error::Host`] when the host's
+    /// [`Error::DeviceList`](crate::Error::DeviceList) when the devices cannot be listed, [`Error::Host`](crate::Error::Host) when the host's
     /// interfaces cannot be read. A device that cannot be opened is no error: it is told in its place.
     pub fn open() -> Result<GidDirectory> {
         GidDirectory::open_how(false)
@@ -158,7 +158,7 @@ impl GidDirectory {
     ///
     /// # Errors
     ///
-    /// [`Error::Host`] when there can be no more threads or descriptors.
+    /// [`Error::Host`](crate::Error::Host) when there can be no more threads or descriptors.
     pub fn watch(&self) -> Result<Watcher> {
         Watcher::start(&self.inner)
     }

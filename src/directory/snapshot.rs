@@ -74,6 +74,11 @@ impl DirectoryDevice {
         &self.source
     }
 
+    /// Whether it cannot be opened, by this process: its rows can be seen, and not be used.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.source, TableSource::SysfsInstead(_))
+    }
+
     /// Whether a row's port and its interface are up, or their state is not known. A VLAN can be down
     /// on a port that is up.
     pub(crate) fn may_be_up(&self, row: &DirectoryRow, net: &NetSnapshot) -> bool {
@@ -198,9 +203,11 @@ impl DirectorySnapshot {
         }
         let mut towards = Towards::default();
         for (number, row) in (0_u32..).zip(&rows) {
-            let usable = address_of(row.entry(), &net).is_none_or(LocalAddress::is_usable);
+            let device = devices.get(row.device());
+            let usable = address_of(row.entry(), &net).is_none_or(LocalAddress::is_usable)
+                && !device.is_some_and(DirectoryDevice::is_closed);
             if row.is_local() && usable && row.entry().gid_index().is_some() {
-                let up = devices.get(row.device()).is_none_or(|device| device.may_be_up(row, &net));
+                let up = device.is_none_or(|device| device.may_be_up(row, &net));
                 towards.add(number, row, Rank::of(row, &net), up, &net);
             }
         }

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use super::{Criterion, GidQuery, Reason};
-use crate::directory::{DirectoryRow, DirectorySnapshot, Locality, Rank, address_of, is_a_hosts};
+use crate::directory::{
+    DirectoryDevice, DirectoryRow, DirectorySnapshot, Locality, Rank, address_of, is_a_hosts,
+};
 use crate::net::NetSnapshot;
 use crate::types::{Gid, GidEntry, GidScope, GidType, Subnet};
 
@@ -53,12 +55,15 @@ impl GidQuery {
     ) -> Result<Key, Reason> {
         self.filter(directory, row)?;
         let net = directory.net();
+        let device = directory.device_of(row);
+        if device.is_some_and(DirectoryDevice::is_closed) {
+            return Err(Reason::DeviceClosed);
+        }
         usable(row, net)?;
         let subnet = match self.peer {
             Some(peer) => u8::MAX - reaches(net, row.entry(), peer)?,
             None => 0,
         };
-        let device = directory.device_of(row);
         let up = device.is_none_or(|device| device.may_be_up(row, net));
         Ok(Key { state: u8::from(!up), subnet, rank: Rank::of(row, net) })
     }

@@ -30,9 +30,10 @@ use crate::types::{Gid, GidEntry, GidIndex, GidType, IfName, PortNum, Subnet};
 /// 6. lasting IPv6 addresses before temporary ones, and those before deprecated ones;
 /// 7. place: device in the order of the kernel's numbers, port, index.
 ///
-/// So the order is total, and the same on every run. A row is never taken that cannot be used: one
-/// whose address is not this namespace's, or a duplicate, or still being checked; whose index is beyond
-/// 255; whose type is unknown; and with a peer, one that cannot reach it.
+/// So the order is total, and the same on every run. A row is never taken that cannot be used: one of a
+/// device that cannot be opened (which `open_sysfs` does not try); one whose address is not this
+/// namespace's, or a duplicate, or still being checked; one whose index is beyond 255, or whose type is
+/// unknown; and with a peer, one that cannot reach it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GidQuery {
     gid: Option<Gid>,

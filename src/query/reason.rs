@@ -58,6 +58,8 @@ pub enum Reason {
     NoInterface,
     /// Its address is not on its interface here.
     NotOnInterface,
+    /// Its device cannot be opened; its rows are known from sysfs.
+    DeviceClosed,
     /// Its type is none that this crate knows.
     UnknownType,
     /// Its index is beyond the 255 that verbs can carry.
@@ -110,6 +112,7 @@ impl fmt::Display for Reason {
             Reason::OtherType => "another type",
             Reason::NoInterface => "exists, not usable here: its netdev is in another namespace",
             Reason::NotOnInterface => "exists, not usable here: its netdev here lacks the address",
+            Reason::DeviceClosed => "its device cannot be opened",
             Reason::UnknownType => "of unknown type",
             Reason::IndexTooLarge => "its index is beyond the 255 that verbs carry",
             Reason::Duplicate => "its address is another host's too",

@@ -260,10 +260,12 @@ fn as_nobody() {
     let others = || snapshot.devices().iter().filter(|device| device.name() != name);
     assert!(others().count() > 0);
     assert!(others().all(|device| matches!(device.source(), TableSource::Device)));
-    // It is still a row like any other.
-    let row = snapshot.rows().iter().find(|row| row.device() < snapshot.devices().len());
-    assert!(row.is_some());
-    println!("seen");
+    // Its rows are found, and never taken: they could not be used.
+    let row = snapshot.row(&name, PortNum::FIRST, 0).expect("its default GID");
+    assert!(row.is_local());
+    let error = GidQuery::new().device(&name).best(&snapshot).expect_err("closed").to_string();
+    assert!(error.contains("its device cannot be opened"), "{error}");
+    assert!(error.contains("no permission to open"), "{error}");
     // The parent gives the right to it now.
     let go = std::env::var("RDMA_TEST_GO").expect("the parent names a file");
     std::fs::write(&go, "seen").expect("the file can be written");
