@@ -93,7 +93,8 @@ impl<S> Cache<S> {
     ///
     /// # Errors
     ///
-    /// [`Error::Verb`](crate::Error::Verb) or [`Error::BadTable`](crate::Error::BadTable) when
+    /// [`Error::Verb`](crate::Error::Verb), and of tables from sysfs
+    /// [`Error::Sysfs`](crate::Error::Sysfs) or [`Error::BadTable`](crate::Error::BadTable), when
     /// the tables cannot be read; the cache keeps what it had.
     pub fn fresh(&self) -> Result<SnapshotRef<S>> {
         self.kept.refresh(&self.read)?;

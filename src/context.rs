@@ -244,7 +244,9 @@ impl Context {
         match self.inner.handle.query_gid_entry(port, index) {
             Ok(raw) => Ok(gid::row(&raw)),
             Err(Errno::ENODATA) => Ok(None),
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENOTTY) => {
+            // ENODEV: without the call in the kernel, the library reads sysfs, and gives up on a row of
+            // an interface in another namespace.
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::ENOTTY | Errno::ENODEV) => {
                 Ok(self.inner.gids.fresh()?.row(port, index).copied())
             }
             Err(errno) => Err(Error::Verb { verb: "ibv_query_gid_ex", object, errno }),

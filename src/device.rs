@@ -225,7 +225,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::BadTable`] when a file cannot be read or makes no sense.
+    /// [`Error::Sysfs`] when a file cannot be read, [`Error::BadTable`] when one makes no sense.
     pub fn gids_from_sysfs(&self) -> Result<GidCache> {
         let source = SysfsSource::new(Arc::clone(&self.name), self.sysfs_path());
         gid::cache(&self.name, source, None, |_| ())

@@ -101,3 +101,11 @@ pub use types::{
     LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, ParseSubnetError,
     ParseWantedError, PhysState, PortCaps, PortNum, PortState, RKey, Subnet, TransportType, Wanted,
 };
+
+/// What the crate's documentation says of threads: held at compile time.
+const _: fn() = || {
+    fn any_thread<T: Send + Sync>() {}
+    any_thread::<(DeviceList, Device, Context, EventQueue, GidCache, PKeyCache)>();
+    any_thread::<(GidDirectory, Watcher, DirectorySnapshot, GidQuery, Explanation)>();
+    any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
+};

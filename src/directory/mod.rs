@@ -70,8 +70,9 @@ impl GidDirectory {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceList`](crate::Error::DeviceList) when the devices cannot be listed, [`Error::Host`](crate::Error::Host) when the host's
-    /// interfaces cannot be read. A device that cannot be opened is no error: it is told in its place.
+    /// [`Error::DeviceList`](crate::Error::DeviceList) when the devices cannot be listed,
+    /// [`Error::Host`](crate::Error::Host) when the host's interfaces cannot be read. A device that
+    /// cannot be opened is no error: it is told in its place.
     pub fn open() -> Result<GidDirectory> {
         GidDirectory::open_how(false)
     }

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use rustix::event::{Timespec, epoll};
@@ -37,7 +37,7 @@ pub(super) struct State {
     /// Readable when something is to be tried again.
     timer: OwnedFd,
     pub(super) to_do: ToDo,
-    /// How long until what failed is tried again.
+    /// How long to wait, from one try of what failed to the next.
     retry_in: Duration,
     /// Never open a device.
     only_sysfs: bool,
@@ -50,17 +50,17 @@ pub(super) struct State {
 pub(super) struct ToDo {
     pub(super) net: bool,
     pub(super) rescan: bool,
-    /// The timer has run out.
-    due: bool,
-    /// How long from now on tables are to be read from sysfs again, the last of these first.
-    sysfs: Vec<Duration>,
+    /// When tables are to be read from sysfs again, the first last.
+    sysfs: Vec<Instant>,
+    /// When what failed is to be tried again.
+    retry: Option<Instant>,
 }
 
-/// When tables are read from sysfs after an address changed, the first last: the kernel writes a GID
-/// tens of microseconds to some milliseconds after it tells of the address, and tells nobody.
+/// How long after an address changed tables are read from sysfs, the first last: the kernel writes a
+/// GID tens of microseconds to some milliseconds after it tells of the address, and tells nobody.
 const SYSFS_TRIES: [Duration; 3] =
-    [Duration::from_millis(450), Duration::from_millis(45), Duration::from_millis(5)];
-const FIRST_RETRY: Duration = Duration::from_millis(50);
+    [Duration::from_millis(500), Duration::from_millis(50), Duration::from_millis(5)];
+const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
@@ -175,8 +175,7 @@ impl Inner {
                     state.to_do.net = false;
                     if !Arc::ptr_eq(&before, &now.to_arc()) {
                         changed = true;
-                        // The kernel writes a GID some time after it tells of the address.
-                        state.to_do.sysfs = SYSFS_TRIES.to_vec();
+                        state.to_do.read_sysfs_later();
                     }
                 }
                 Err(error) => outcome = Err(error),
@@ -186,16 +185,20 @@ impl Inner {
             match self.rescan(state) {
                 Ok(()) => {
                     state.to_do.rescan = false;
-                    state.to_do.sysfs = SYSFS_TRIES.to_vec();
+                    state.to_do.read_sysfs_later();
                     changed = true;
                 }
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        if std::mem::take(&mut state.to_do.due) {
-            if state.to_do.sysfs.pop().is_some() {
-                state.devices.iter_mut().for_each(Watched::read_sysfs_anew);
-            }
+        let now = Instant::now();
+        if state.to_do.sysfs.last().is_some_and(|at| *at <= now) {
+            state.to_do.sysfs.pop();
+            state.devices.iter_mut().for_each(Watched::read_sysfs_anew);
+        }
+        if state.to_do.retry.is_some_and(|at| at <= now) {
+            state.to_do.retry = None;
+            state.retry_in = (state.retry_in * 2).min(LAST_RETRY);
             state.retry(&self.epoll);
         }
         if changed || state.devices.iter().any(Watched::has_changed) {
@@ -204,20 +207,23 @@ impl Inner {
         outcome.and(self.set_timer(state))
     }
 
-    /// Wakes whoever waits on the set when something is left to do.
+    /// Wakes whoever waits on the set when something is left to do. What happens meanwhile puts no
+    /// moment off.
     fn set_timer(&self, state: &mut State) -> Result<()> {
-        let failing = state.to_do.is_left() || state.devices.iter().any(Watched::is_failing);
-        state.retry_in = match (failing, state.retry_in) {
-            (false, _) => FIRST_RETRY,
-            (true, before) => (before * 2).min(LAST_RETRY),
-        };
-        let reads_sysfs = state.devices.iter().any(Watched::reads_sysfs);
-        let next = state.to_do.sysfs.last().copied().filter(|_| reads_sysfs);
-        let wait = match (next, failing) {
-            (Some(next), _) => next,
-            (None, true) => state.retry_in,
-            (None, false) => Duration::ZERO, // never
-        };
+        if !state.devices.iter().any(Watched::reads_sysfs) {
+            state.to_do.sysfs.clear();
+        }
+        if state.to_do.is_left() || state.devices.iter().any(Watched::is_failing) {
+            let next = Instant::now() + state.retry_in;
+            state.to_do.retry.get_or_insert(next);
+        } else {
+            (state.to_do.retry, state.retry_in) = (None, FIRST_RETRY);
+        }
+        let moments = state.to_do.sysfs.last().into_iter().chain(&state.to_do.retry);
+        // Nothing is never; what is due already is as soon as can be.
+        let wait = moments.min().map_or(Duration::ZERO, |at| {
+            at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1))
+        });
         let value = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
         let once = Itimerspec { it_interval: NO_WAIT, it_value: value };
         timerfd_settime(&state.timer, TimerfdTimerFlags::empty(), &once)
@@ -273,9 +279,9 @@ impl State {
                 let told = self.uevents.as_ref().map(Uevents::process_events);
                 self.to_do.rescan |= !matches!(told, Some(Ok(0)));
             }
+            // The moments themselves tell what is due.
             TIMER => {
                 let _ = rustix::io::read(&self.timer, &mut [0; 8]);
-                self.to_do.due = true;
             }
             token => {
                 let device = self.devices.iter_mut().find(|device| device.token == token);
@@ -297,7 +303,18 @@ impl State {
 impl ToDo {
     /// Whether something that was told has not been seen to.
     fn is_left(&self) -> bool {
-        self.net || self.rescan || self.due
+        self.net || self.rescan
+    }
+
+    /// Notes when to read sysfs after a change now. A reading that is to come sooner stays: changes
+    /// without a pause must not put it off for ever.
+    fn read_sysfs_later(&mut self) {
+        let now = Instant::now();
+        let first = self.sysfs.last().copied();
+        self.sysfs = SYSFS_TRIES.iter().map(|after| now + *after).collect();
+        if let (Some(first), Some(last)) = (first, self.sysfs.last_mut()) {
+            *last = first.min(*last);
+        }
     }
 }
 
@@ -311,4 +328,24 @@ pub(super) fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> Result<()>
 /// A failed call that concerns the host and no device.
 pub(super) fn host(call: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
     move |errno| Error::Host { call, errno: Errno::from_raw(errno.raw_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A storm of changes, each a moment after the last, does not put the first reading off.
+    #[test]
+    fn changes_without_a_pause_put_no_reading_off() {
+        let mut to_do = ToDo::default();
+        to_do.read_sysfs_later();
+        let first = to_do.sysfs.last().copied();
+        for _ in 0..1000 {
+            to_do.read_sysfs_later();
+        }
+        assert_eq!(to_do.sysfs.last().copied(), first);
+        assert_eq!(to_do.sysfs.len(), SYSFS_TRIES.len());
+        assert!(to_do.sysfs.is_sorted_by(|later, sooner| later >= sooner));
+        assert!(!to_do.is_left(), "a lookup does not wait for it");
+    }
 }
