@@ -9,6 +9,9 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+mod queues;
+pub(crate) use queues::*;
+
 /// A function pointer that this crate does not call.
 pub(crate) type Opaque = Option<unsafe extern "C" fn()>;
 
@@ -36,9 +39,27 @@ pub(crate) struct ibv_context {
     pub(crate) abi_compat: *mut c_void,
 }
 
+/// What the provider does without the library in between: the data path, and what was there before
+/// there were others.
 #[repr(C)]
 pub(crate) struct ibv_context_ops {
-    pub(crate) _all: [Opaque; 32],
+    pub(crate) _compat_query_device_to_reg_mr: [Opaque; 7],
+    pub(crate) _alloc_mw: Opaque,
+    pub(crate) _bind_mw: Opaque,
+    pub(crate) _dealloc_mw: Opaque,
+    pub(crate) _compat_create_cq: Opaque,
+    pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
+    pub(crate) req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
+    pub(crate) _compat_cq_event_to_destroy_srq: [Opaque; 7],
+    pub(crate) post_srq_recv: Option<
+        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    >,
+    pub(crate) _compat_create_qp_to_destroy_qp: [Opaque; 4],
+    pub(crate) post_send:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
+    pub(crate) post_recv:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+    pub(crate) _compat_create_ah_to_async_event: [Opaque; 5],
 }
 
 /// The extended context. It grows upwards: new operations come at the front, so an operation is

@@ -1,8 +1,9 @@
 //! Every C function in use, declared once for both backends.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use super::abi::ibv_async_event;
+use super::abi::{ibv_comp_channel, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use super::abi::{
     ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_mr, ibv_pd, ibv_port_attr,
 };
@@ -57,6 +58,33 @@ calls! {
     fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
     /// NULL and errno. Refuses the optional access flags.
     fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
+    /// 0 or the errno; nothing touches the memory on the region's behalf after 0.
+    fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
+    /// NULL and errno.
+    fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
+    /// 0 or the errno; `EBUSY` while something was made on it.
+    fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
+    /// NULL and errno.
+    fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
+    /// 0 or the errno; `EBUSY` while a CQ is on it.
+    fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
+    /// NULL and errno. `channel` may be NULL.
+    fn ibv_create_cq(context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut ibv_comp_channel, comp_vector: c_int) -> *mut ibv_cq;
+    /// 0 or the errno; `EBUSY` while a queue pair is on it. Waits until every event taken from the
+    /// channel for it was acknowledged.
+    fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
+    /// 0, or -1 and errno. Reads the channel's descriptor, and finds the CQ by a pointer read from it.
+    fn ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int;
+    /// Takes a mutex.
+    fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) -> ();
+    /// NULL and errno. Writes what was granted into the attributes.
+    fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    /// 0 or the errno.
+    fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;
+    /// 0 or the errno.
+    fn ibv_query_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, init: *mut ibv_qp_init_attr) -> c_int;
+    /// 0 or the errno; after 0 the device touches none of the memory that was posted on it.
+    fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int;
 }
 
 unsafe extern "C" {

@@ -44,7 +44,21 @@ macro_rules! same {
 fn structs_are_laid_out_as_the_headers_say() {
     same!(ibv_device { _ops, node_type, transport_type, name, dev_name, dev_path, ibdev_path });
     same!(ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat });
-    same!(ibv_context_ops { _all: _compat_query_device });
+    same!(ibv_context_ops {
+        _compat_query_device_to_reg_mr: _compat_query_device,
+        _alloc_mw: alloc_mw,
+        _bind_mw: bind_mw,
+        _dealloc_mw: dealloc_mw,
+        _compat_create_cq: _compat_create_cq,
+        poll_cq,
+        req_notify_cq,
+        _compat_cq_event_to_destroy_srq: _compat_cq_event,
+        post_srq_recv,
+        _compat_create_qp_to_destroy_qp: _compat_create_qp,
+        post_send,
+        post_recv,
+        _compat_create_ah_to_async_event: _compat_create_ah,
+    });
     same!(ibv_device_attr {
         fw_ver,
         node_guid,
@@ -146,6 +160,85 @@ fn structs_are_laid_out_as_the_headers_say() {
     same!(ibv_srq_attr { max_wr, max_sge, srq_limit });
     same!(ibv_pd { context, handle });
     same!(ibv_mr { context, pd, addr, length, handle, lkey, rkey });
+}
+
+#[test]
+fn structs_of_the_data_path_are_laid_out_as_the_headers_say() {
+    same!(ibv_comp_channel { context, fd, refcnt });
+    same!(grows ibv_cq { context, channel, cq_context, handle, cqe });
+    same!(grows ibv_qp {
+        context,
+        qp_context,
+        pd,
+        send_cq,
+        recv_cq,
+        srq,
+        handle,
+        qp_num,
+        state,
+        qp_type,
+    });
+    same!(ibv_sge { addr, length, lkey });
+    same!(ibv_send_wr {
+        wr_id,
+        next,
+        sg_list,
+        num_sge,
+        opcode,
+        send_flags,
+        imm_data: imm_data_invalidated_rkey_union,
+        wr,
+        remote_srqn: qp_type,
+        bind_mw: bind_mw_tso_union,
+    });
+    same!(ibv_recv_wr { wr_id, next, sg_list, num_sge });
+    same!(ibv_wc {
+        wr_id,
+        status,
+        opcode,
+        vendor_err,
+        byte_len,
+        imm_data: imm_data_invalidated_rkey_union,
+        qp_num,
+        src_qp,
+        wc_flags,
+        pkey_index,
+        slid,
+        sl,
+        dlid_path_bits,
+    });
+    same!(ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data });
+    same!(ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all });
+    same!(ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class });
+    same!(ibv_ah_attr { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num });
+    same!(ibv_qp_attr {
+        qp_state,
+        cur_qp_state,
+        path_mtu,
+        path_mig_state,
+        qkey,
+        rq_psn,
+        sq_psn,
+        dest_qp_num,
+        qp_access_flags,
+        cap,
+        ah_attr,
+        alt_ah_attr,
+        pkey_index,
+        alt_pkey_index,
+        en_sqd_async_notify,
+        sq_draining,
+        max_rd_atomic,
+        max_dest_rd_atomic,
+        min_rnr_timer,
+        port_num,
+        timeout,
+        retry_cnt,
+        rnr_retry,
+        alt_port_num,
+        alt_timeout,
+        rate_limit,
+    });
 }
 
 /// The extended context grows at its front, so what must agree is the distance from the end.
