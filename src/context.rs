@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::device::Device;
@@ -35,6 +36,8 @@ struct Inner {
     for_lookups: Arc<ForLookups>,
     events: Arc<Events>,
     readiness: Arc<Readiness>,
+    /// Objects that could not be destroyed.
+    leaks: AtomicU64,
     /// Closed after all that was made on it.
     handle: Arc<ContextHandle>,
 }
@@ -90,6 +93,7 @@ impl Device {
             for_lookups,
             events,
             readiness,
+            leaks: AtomicU64::new(0),
             handle,
         };
         Ok(Context { inner: Arc::new(inner) })
@@ -179,6 +183,38 @@ impl Context {
         let pkeys = self.inner.pkeys.get().map_or(Ok(()), PKeyCache::catch_up);
         let count = drained?;
         gids.and(pkeys).map(|()| count)
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<ContextHandle> {
+        &self.inner.handle
+    }
+
+    /// Where the objects made on the context hear of their events.
+    pub(crate) fn events(&self) -> &Arc<Events> {
+        &self.inner.events
+    }
+
+    /// Notes that an object could not be destroyed, and so stays, with the memory that the device may
+    /// still touch. Told on stderr, as libibverbs itself does of such things.
+    pub(crate) fn leaked(&self, what: &str, errno: Errno) {
+        use std::io::Write;
+        self.inner.leaks.fetch_add(1, Ordering::Relaxed);
+        let device = self.device().name();
+        let line =
+            format!("rdma-verbs: {device}: a {what} could not be destroyed and stays: {errno}");
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+
+    /// Whether an object that a call with this answer was to destroy is gone all the same, because the
+    /// device is, and the kernel destroyed what was made on it.
+    pub(crate) fn went_with(&self, errno: Errno) -> bool {
+        matches!(errno, Errno::EIO | Errno::ENODEV) && self.device().has_gone()
+    }
+
+    /// How many objects could not be destroyed, and so stay until the process ends, with the memory that
+    /// the device may still touch. Zero on a sound device and driver.
+    pub fn leaks(&self) -> u64 {
+        self.inner.leaks.load(Ordering::Relaxed)
     }
 
     /// The device's own descriptor of events, for a watcher that shares the context with nobody.

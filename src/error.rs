@@ -1,13 +1,17 @@
 //! What can go wrong, told with the object, the limit and what was asked.
 
 mod moved;
+mod refusal;
+mod transition;
 
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::types::{GidEntry, ParseGidError, PortNum, Wanted};
+use crate::types::{GidEntry, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus};
 
 pub use moved::GidMoved;
+pub use refusal::{Queue, Refusal};
+pub use transition::TransitionFault;
 
 /// What every fallible call of this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -338,6 +342,122 @@ pub enum Error {
         problem: Box<str>,
     },
 
+    /// A number that is too small or too large: what it is of, what was asked, and what can be.
+    #[error("{what} is to be {asked}: it can be {least} to {most}")]
+    OutOfRange {
+        /// What the number is of.
+        what: &'static str,
+        /// What was asked.
+        asked: u64,
+        /// The least it can be.
+        least: u64,
+        /// The most it can be; a limit of the device where it has one.
+        most: u64,
+    },
+
+    /// A place that must be a multiple of something.
+    #[error("{what} is {at}: it must be a multiple of {to}")]
+    Unaligned {
+        /// What the place is of.
+        what: &'static str,
+        /// Where it is.
+        at: u64,
+        /// What it must be a multiple of.
+        to: u64,
+    },
+
+    /// The kernel has no memory for it that it may lock (`ENOMEM`). Who is not root may lock so much, in
+    /// all (`RLIMIT_MEMLOCK`, `ulimit -l`).
+    #[error("{device}: no memory for {what} of {asked} bytes; this user may lock {} in all (ulimit -l)", limit_text(*limit))]
+    NoMemory {
+        /// The device's name.
+        device: Box<str>,
+        /// What it was for.
+        what: &'static str,
+        /// How much was asked, in bytes.
+        asked: u64,
+        /// How much this process may lock, in bytes; `None` for no limit.
+        limit: Option<u64>,
+    },
+
+    /// Something that somebody still uses.
+    #[error("{what} cannot be given up: {by} are in use")]
+    InUse {
+        /// What it is.
+        what: &'static str,
+        /// Who uses it.
+        by: &'static str,
+    },
+
+    /// Objects of two devices, or of two protection domains, that were to work together.
+    #[error("{what} is of {theirs}, and not of {ours}")]
+    OtherDevice {
+        /// What is of another.
+        what: &'static str,
+        /// The device it should be of.
+        ours: Box<str>,
+        /// The device it is of; of the same name when it was opened twice.
+        theirs: Box<str>,
+    },
+
+    /// A completion queue has no room for what another queue may complete.
+    #[error(
+        "the completion queue has room for {left} of {size} more work requests: {asked} are asked for"
+    )]
+    CompletionQueueFull {
+        /// Depth of the queue that was to be made on it.
+        asked: u32,
+        /// What is not taken by others.
+        left: u32,
+        /// All it has.
+        size: u32,
+    },
+
+    /// A completion queue that cannot be used any more: polling it failed, or it overran.
+    #[error("the completion queue of {device} has failed: {errno}")]
+    CompletionQueueFailed {
+        /// The device's name.
+        device: Box<str>,
+        /// What polling answered; `EIO` after the event `CQ_ERR`.
+        errno: Errno,
+    },
+
+    /// A completion queue without the completion channel that it is to be waited for by.
+    #[error(
+        "the completion queue is not on this completion channel, or on none: it can only be polled"
+    )]
+    NoChannel,
+
+    /// A work request that was posted and failed.
+    #[error("{opcode} on {qpn}: {status}{}", vendor_text(*vendor_err))]
+    Failed {
+        /// What it was.
+        opcode: WcOpcode,
+        /// The queue pair.
+        qpn: Qpn,
+        /// How it ended.
+        status: WcStatus,
+        /// The vendor's own number for it; 0 for none.
+        vendor_err: u32,
+    },
+
+    /// More bytes inline than a device grants. It tells its limit nowhere.
+    #[error("{device} grants no queue pair with max_inline_data {asked}: ask for less")]
+    InlineNotGranted {
+        /// The device's name.
+        device: Box<str>,
+        /// What was asked, in bytes.
+        asked: u32,
+    },
+
+    /// A queue pair's state could not be changed: from, to, with what, and what may be wrong.
+    #[error(transparent)]
+    Transition(Box<TransitionFault>),
+
+    /// A work request that was not taken.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+
     /// A text that is no GID.
     #[error(transparent)]
     ParseGid(#[from] ParseGidError),
@@ -353,6 +473,16 @@ fn allow(errno: Errno) -> &'static str {
         Errno::EPERM => "allow it in the device rules of this container, or share the namespace",
         _ => "give this user read and write access to it",
     }
+}
+
+/// The vendor's number for a failure, where there is one.
+fn vendor_text(vendor_err: u32) -> String {
+    if vendor_err == 0 { String::new() } else { format!(" (vendor error {vendor_err:#x})") }
+}
+
+/// A limit of locked memory, as text.
+fn limit_text(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "any number".into(), |limit| format!("{limit}"))
 }
 
 /// The tail of "no such device": the names there are.

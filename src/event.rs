@@ -144,7 +144,6 @@ pub(crate) struct ObjectEvents {
     happened: AtomicU32,
 }
 
-#[cfg_attr(not(test), expect(dead_code, reason = "its callers are the queues"))]
 impl ObjectEvents {
     pub(crate) fn id(&self) -> ObjectId {
         self.id
@@ -311,7 +310,6 @@ impl State {
     }
 }
 
-#[cfg_attr(not(test), expect(dead_code, reason = "its callers are the queues"))]
 impl<S: EventSource> Events<S> {
     /// Makes a C object and notes its events from its first on. `create` gives its address; no event
     /// is taken in meanwhile.

@@ -61,8 +61,10 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+mod ah;
 mod cache;
 mod context;
+mod cq;
 mod device;
 mod directory;
 mod error;
@@ -70,37 +72,66 @@ mod event;
 mod gid;
 mod kept;
 mod limits;
+mod mem;
 mod net;
+mod pd;
 mod pinned;
 mod pkey;
 mod port;
+mod qp;
 mod query;
+mod sync;
 mod sys;
 mod types;
+mod wq;
 
+pub use ah::AddressVector;
 pub use cache::{Cache, SnapshotRef};
 pub use context::Context;
+pub use cq::{
+    Completion, CompletionChannel, CompletionQueue, CompletionQueueBuilder, Drain, Notify,
+};
 pub use device::{Absence, Device, DeviceList};
 pub use directory::{
     DirectoryDevice, DirectoryRef, DirectoryRow, DirectorySnapshot, DirectoryStats, GidDirectory,
     Locality, TableSource, Watcher,
 };
-pub use error::{Errno, Error, GidMoved, Object, Result};
+pub use error::{Errno, Error, GidMoved, Object, Queue, Refusal, Result, TransitionFault};
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
 pub use kept::CacheStats;
 pub use limits::DeviceLimits;
+pub use mem::{
+    Buffer, Exposed, ExposedRange, Gather, Memory, PageSize, Piece, PlainMemory, Pool, PoolBuilder,
+    RemoteSlice, RevokeError, Scatter, SharedBuffer, WritablePiece,
+};
 pub use net::{
     AddressScope, HostNet, HwAddr, Interface, LocalAddress, NetCache, NetSnapshot, Uevents,
 };
+pub use pd::ProtectionDomain;
 pub use pkey::{PKeyCache, PKeySnapshot, PortPKeys};
 pub use port::PortAttr;
+pub use qp::{
+    BatchError, CanReceive, ConnectOptions, Endpoint, Failed, Init, InitOptions, PostError,
+    QueuePair, QueuePairBuilder, QueuePairLimits, RecvBatch, RecvQueue, Refused, Reset, Rtr, Rts,
+    SendBatch, SendQueue, SendRequest,
+};
 pub use query::{Choice, Criterion, Explained, Explanation, GidQuery, Reason, Verdict};
 pub use types::{
     AtomicCap, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid,
     LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, ParseSubnetError,
-    ParseWantedError, PhysState, PortCaps, PortNum, PortState, RKey, Subnet, TransportType, Wanted,
+    ParseWantedError, PhysState, PortCaps, PortNum, PortState, Psn, QpState, Qpn, RKey,
+    RemoteAccess, Subnet, TransportType, Wanted, WcOpcode, WcStatus,
 };
+
+/// Work requests: what is posted on a [`SendQueue`] or a [`RecvQueue`].
+///
+/// They have a module of their own because their names are those of well-known traits too: write
+/// `wr::Send::new(buffer)`.
+pub mod wr {
+    pub use crate::mem::Inline;
+    pub use crate::qp::{CompareSwap, FetchAdd, Read, Receive, Send, Write};
+}
 
 /// What the crate's documentation says of threads: held at compile time.
 const _: fn() = || {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[&str] = &[
     "types",
     "error",
+    "sync",
     "sys",
     "kept",
     "cache",
@@ -22,6 +23,12 @@ const LAYERS: &[&str] = &[
     "pinned",
     "directory",
     "query",
+    "pd",
+    "mem",
+    "ah",
+    "wq",
+    "cq",
+    "qp",
 ];
 
 fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {

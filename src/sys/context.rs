@@ -50,13 +50,7 @@ impl ContextHandle {
     /// The context is open and nobody else closes it.
     pub(crate) unsafe fn new(context: NonNull<ibv_context>) -> Result<ContextHandle, Errno> {
         let handle = ContextHandle { context };
-        let fd = handle.async_fd().as_raw_fd();
-        // SAFETY: the descriptor is the context's own, and open.
-        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-        // SAFETY: as above.
-        if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
-            return Err(Errno::last());
-        }
+        super::set_nonblocking(handle.async_fd().as_raw_fd())?;
         Ok(handle)
     }
 

@@ -13,7 +13,7 @@
 //! * `ops` has what C has as inline functions, and what an older libibverbs lacks, looked up at
 //!   run time: a program must start on a libibverbs without it.
 //! * `conv` names the four ways a verb tells of failure.
-//! * `device` and `context` own the C objects, so that the layers above call safe functions;
+//! * `device`, `context`, `pd`, `cq` and `qp` own the C objects, so that the layers above call safe functions;
 //!   `netdev` has the two C functions about network interfaces.
 //!
 //! # Traps met here
@@ -39,12 +39,31 @@ pub(crate) mod abi;
 mod calls;
 mod context;
 mod conv;
+mod cq;
 mod device;
 #[cfg(all(test, feature = "rdma-sys"))]
 mod layout;
 pub(crate) mod netdev;
 pub(crate) mod ops;
+mod pd;
+pub(crate) mod qp;
 
 pub(crate) use abi::{ibv_device_attr_ex as DeviceAttrRaw, ibv_port_attr as PortAttrRaw};
 pub(crate) use context::{ContextHandle, RawEvent};
+pub(crate) use cq::{ChannelHandle, CqHandle};
 pub(crate) use device::{DeviceHandle, list_devices};
+pub(crate) use pd::{MrHandle, PdHandle};
+pub(crate) use qp::QpHandle;
+
+use std::os::fd::RawFd;
+
+/// Reading an event must never wait in a lookup or under a lock.
+fn set_nonblocking(fd: RawFd) -> Result<(), crate::error::Errno> {
+    // SAFETY: fcntl with these commands touches no memory of ours; a bad descriptor is an error.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: as above.
+    if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
+        return Err(crate::error::Errno::last());
+    }
+    Ok(())
+}

@@ -157,6 +157,26 @@ c_flags! {
     }
 }
 
+c_flags! {
+    /// What a peer may do with memory (`enum ibv_access_flags`, the remote ones). Nothing, unless asked.
+    RemoteAccess(u32) {
+        /// RDMA writes.
+        WRITE = 1;
+        /// RDMA reads.
+        READ = 2;
+        /// Atomics.
+        ATOMIC = 3;
+    }
+}
+
+impl std::ops::BitOr for RemoteAccess {
+    type Output = RemoteAccess;
+
+    fn bitor(self, other: RemoteAccess) -> RemoteAccess {
+        RemoteAccess::from_bits(self.bits() | other.bits())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,17 +8,19 @@ mod num;
 mod parse;
 mod subnet;
 mod wanted;
+mod work;
 
 pub use codes::{
     AtomicCap, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PhysState, PortState, TransportType,
 };
 pub use entry::{GidEntry, GidType, IfName};
-pub use flags::{DeviceCaps, PortCaps};
+pub use flags::{DeviceCaps, PortCaps, RemoteAccess};
 pub use gid::{FullGid, Gid, GidScope};
-pub use num::{GidIndex, Guid, Lid, PKey, PortNum, RKey};
+pub use num::{GidIndex, Guid, Lid, PKey, PortNum, Psn, Qpn, RKey};
 pub use parse::ParseGidError;
 pub use subnet::{ParseSubnetError, Subnet};
 pub use wanted::{ParseWantedError, Wanted};
+pub use work::{QpState, WcOpcode, WcStatus};
 
 pub(crate) use codes::c_enum;
-pub(crate) use num::encoded_time;
+pub(crate) use num::{encoded_time, rnr_code, time_code};

@@ -111,6 +111,76 @@ impl fmt::Debug for RKey {
     }
 }
 
+/// A queue pair's number (`qp_num`), of 24 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// A queue pair number; `None` for more than 24 bits.
+    pub const fn new(number: u32) -> Option<Qpn> {
+        if number < 1 << 24 { Some(Qpn(number)) } else { None }
+    }
+
+    /// The number as a device gave it; bits above the 24th are dropped.
+    pub(crate) const fn from_raw(number: u32) -> Qpn {
+        Qpn(number & 0xff_ffff)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+impl fmt::Debug for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A packet sequence number (`sq_psn`, `rq_psn`), of 24 bits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// A packet sequence number; `None` for more than 24 bits.
+    pub const fn new(number: u32) -> Option<Psn> {
+        if number < 1 << 24 { Some(Psn(number)) } else { None }
+    }
+
+    /// One that nobody knows beforehand: packets of an earlier connection between the same queue pairs
+    /// are then taken for what they are.
+    pub fn random() -> Psn {
+        use std::hash::{BuildHasher, Hasher};
+        // The standard library's keys are random for each process and differ at each call.
+        let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
+        Psn((random >> 40) as u32)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+impl fmt::Debug for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// A partition key: 15 bits that name a partition, and above them the bit of full membership.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PKey(u16);
@@ -205,9 +275,52 @@ pub(crate) fn encoded_time(code: u8) -> Duration {
     }
 }
 
+/// The smallest code whose [`encoded_time`] is at least this long; 31 for what is longer than all.
+pub(crate) fn time_code(time: Duration) -> u8 {
+    (0..31).find(|code| encoded_time(*code) >= time).unwrap_or(31)
+}
+
+/// The delays of `min_rnr_timer`, in units of 10 µs, by their code.
+const RNR_DELAYS: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// The smallest code of `min_rnr_timer` whose delay is at least this long: 10 µs to 655.36 ms, which
+/// is code 0 and the longest.
+pub(crate) fn rnr_code(delay: Duration) -> u8 {
+    let units = delay.as_nanos().div_ceil(10_000);
+    let fits = |code: &u8| u128::from(RNR_DELAYS[usize::from(*code)]) >= units;
+    (1..32).find(fits).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_rounded_up_to_what_can_be_said() {
+        assert_eq!(time_code(Duration::ZERO), 0);
+        assert_eq!(time_code(Duration::from_nanos(1)), 1);
+        assert_eq!(time_code(Duration::from_nanos(8192)), 1);
+        assert_eq!(time_code(Duration::from_nanos(8193)), 2);
+        assert_eq!(time_code(Duration::from_millis(67)), 14, "67.1 ms, what most programs use");
+        assert_eq!(time_code(Duration::MAX), 31);
+        assert_eq!(rnr_code(Duration::ZERO), 1, "10 us: 0 would be the longest");
+        assert_eq!(rnr_code(Duration::from_micros(640)), 12);
+        assert_eq!(rnr_code(Duration::from_micros(641)), 13);
+        assert_eq!(rnr_code(Duration::from_micros(491_520)), 31);
+        assert_eq!(rnr_code(Duration::from_millis(500)), 0);
+        assert_eq!(rnr_code(Duration::MAX), 0);
+    }
+
+    #[test]
+    fn queue_pair_and_packet_numbers_have_24_bits() {
+        assert_eq!(Qpn::new(0xff_ffff).map(Qpn::get), Some(0xff_ffff));
+        assert_eq!((Qpn::new(1 << 24), Psn::new(1 << 24)), (None, None));
+        assert!((0..100).all(|_| Psn::random().get() < 1 << 24));
+        assert!((0..100).any(|_| Psn::random() != Psn::random()));
+    }
 
     #[test]
     fn port_zero_is_no_port() {

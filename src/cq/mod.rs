@@ -1,0 +1,339 @@
+//! Completion queues.
+//!
+//! * this file: [`CompletionQueue`], how it is made and polled.
+//! * `owners`: the queues that complete on it, each with its table of work requests in flight, and the
+//!   room they have.
+//! * `poll`: [`Drain`] and [`Completion`].
+//! * `channel`: [`CompletionChannel`], and waiting.
+
+mod channel;
+mod owners;
+mod poll;
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::error::{Errno, Error, Object, Result};
+use crate::sys::CqHandle;
+use crate::sys::abi::ibv_wc;
+
+pub use channel::{CompletionChannel, Notify};
+pub use poll::{Completion, Drain};
+
+pub(crate) use owners::Shared;
+
+use owners::Polled;
+
+/// A completion queue (`struct ibv_cq`).
+///
+/// Every work request that was posted on one of its queue pairs gives exactly one completion, in time:
+/// those too for which the device makes none (unsignaled sends, when a later one completes; what was
+/// still posted when a queue pair was destroyed). With it comes back the memory that was posted.
+///
+/// It is polled by one thread at a time, and not cloned; it can be sent to another thread. Queue pairs hold
+/// what they need of it: dropping it first is right, and then what they complete is dropped.
+///
+/// It cannot overrun: queue pairs are made on it only as far as it has room for all that they can have in
+/// flight.
+pub struct CompletionQueue {
+    shared: Arc<Shared>,
+    /// What the last call of the device gave, and how far it was looked at.
+    entries: Box<[MaybeUninit<ibv_wc>]>,
+    next: usize,
+    count: usize,
+    polled: Polled,
+    /// The last completion that was given: its place and number.
+    open: Option<(u16, u32)>,
+    failed: Option<Errno>,
+    strays: u64,
+}
+
+/// How a [`CompletionQueue`] is to be. Made by [`CompletionQueue::builder`].
+#[derive(Clone, Debug)]
+pub struct CompletionQueueBuilder<'a> {
+    context: &'a Context,
+    size: u32,
+    channel: Option<&'a CompletionChannel>,
+    vector: u32,
+    batch: usize,
+}
+
+impl<'a> CompletionQueueBuilder<'a> {
+    /// The channel that tells of its completions; without one, it can be polled and not waited for.
+    pub fn channel(mut self, channel: &'a CompletionChannel) -> Self {
+        self.channel = Some(channel);
+        self
+    }
+
+    /// Which completion vector, and so which interrupt and processor, tells of its completions
+    /// (`comp_vector`): below [`completion_vectors`](crate::DeviceLimits::completion_vectors). 0 unless
+    /// asked.
+    pub fn vector(mut self, vector: u32) -> Self {
+        self.vector = vector;
+        self
+    }
+
+    /// How many completions are taken from the device by one call (`num_entries` of `ibv_poll_cq`): 1 to
+    /// 256; 16 unless asked.
+    pub fn batch(mut self, batch: usize) -> Self {
+        self.batch = batch;
+        self
+    }
+
+    /// Makes it (`ibv_create_cq`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a size of 0 or beyond [`max_cqe`](crate::DeviceLimits::max_cqe), a vector
+    /// or batch that cannot be; [`Error::OtherDevice`] for a channel of another; [`Error::NoMemory`];
+    /// [`Error::Verb`] for what else the device answers.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn build(self) -> Result<CompletionQueue> {
+        let CompletionQueueBuilder { context, size, channel, vector, batch } = self;
+        let limits = context.limits();
+        let within = |what, asked: u64, least, most: u64| match asked {
+            asked if asked < least || asked > most => {
+                Err(Error::OutOfRange { what, asked, least, most })
+            }
+            _ => Ok(()),
+        };
+        within("the size of a completion queue", size.into(), 1, limits.max_cqe.into())?;
+        // A device that tells none has one.
+        let vectors = limits.completion_vectors.max(1);
+        within("a completion vector", vector.into(), 0, u64::from(vectors) - 1)?;
+        within("the batch of a completion queue", batch as u64, 1, 256)?;
+        if let Some(channel) = channel {
+            same_device(context, channel.context(), "a completion channel")?;
+        }
+        let make = || {
+            let handle = Arc::clone(context.handle());
+            let channel = channel.map(|channel| Arc::clone(channel.handle()));
+            let cq = CqHandle::create(handle, size, channel, vector).map_err(|errno| {
+                no_memory(
+                    context,
+                    "a completion queue",
+                    u64::from(size) * 64,
+                    "ibv_create_cq",
+                    errno,
+                )
+            })?;
+            Ok((cq.key() as u64, cq))
+        };
+        let (events, handle) = context.events().register(make)?;
+        let shared = Shared::new(context.clone(), handle, events, channel)?;
+        let entries = (0..batch).map(|_| MaybeUninit::uninit()).collect();
+        Ok(CompletionQueue {
+            shared: Arc::new(shared),
+            entries,
+            next: 0,
+            count: 0,
+            polled: Polled::default(),
+            open: None,
+            failed: None,
+            strays: 0,
+        })
+    }
+}
+
+/// The error for a queue that the kernel has no memory for, or another one.
+pub(crate) fn no_memory(
+    context: &Context,
+    what: &'static str,
+    asked: u64,
+    verb: &'static str,
+    errno: Errno,
+) -> Error {
+    let device: Box<str> = context.device().name().into();
+    if errno == Errno::ENOMEM {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+        return Error::NoMemory { device, what, asked, limit };
+    }
+    Error::Verb { verb, object: Object::device(&device), errno }
+}
+
+/// Whether both are of one open device.
+pub(crate) fn same_device(ours: &Context, theirs: &Context, what: &'static str) -> Result<()> {
+    if Arc::ptr_eq(ours.handle(), theirs.handle()) {
+        return Ok(());
+    }
+    let name = |context: &Context| context.device().name().into();
+    Err(Error::OtherDevice { what, ours: name(ours), theirs: name(theirs) })
+}
+
+impl CompletionQueue {
+    /// A completion queue with room for at least `size` work requests in flight, without a channel.
+    ///
+    /// # Errors
+    ///
+    /// As [`CompletionQueueBuilder::build`].
+    #[doc(alias = "ibv_create_cq")]
+    pub fn new(context: &Context, size: u32) -> Result<CompletionQueue> {
+        CompletionQueue::builder(context, size).build()
+    }
+
+    /// The same with choices.
+    pub fn builder(context: &Context, size: u32) -> CompletionQueueBuilder<'_> {
+        CompletionQueueBuilder { context, size, channel: None, vector: 0, batch: 16 }
+    }
+
+    /// The completions that there are, without waiting (`ibv_poll_cq`): at most a batch of them. What is
+    /// not looked at now is given by the next call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CompletionQueueFailed`], from then on always: nothing can be learnt from it any more. What
+    /// is in flight comes back when its queue pair is dropped, then this queue or another poll of it.
+    #[doc(alias = "ibv_poll_cq")]
+    #[inline]
+    pub fn poll(&mut self) -> Result<Drain<'_>> {
+        self.finish_forgotten();
+        if self.next == self.count {
+            self.fill()?;
+        }
+        Ok(Drain::new(self))
+    }
+
+    /// Takes what the device has.
+    #[inline]
+    fn fill(&mut self) -> Result<()> {
+        (self.next, self.count) = (0, 0);
+        if self.polled.is_behind(&self.shared) {
+            self.polled.catch_up(&self.shared);
+        }
+        if self.failed.is_none() {
+            match self.shared.handle.poll(&mut self.entries) {
+                Ok(count) => {
+                    self.count = count;
+                    if count < self.entries.len() {
+                        self.polled.saw_it_empty();
+                    }
+                    return Ok(());
+                }
+                Err(errno) => self.failed = Some(errno),
+            }
+        }
+        self.fill_failed()
+    }
+
+    #[cold]
+    fn fill_failed(&mut self) -> Result<()> {
+        // Nothing will come from the device any more.
+        self.polled.saw_it_empty();
+        match self.failed {
+            Some(errno) if !self.polled.is_ending() => Err(Error::CompletionQueueFailed {
+                device: self.shared.context.device().name().into(),
+                errno,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there is nothing to look at without asking the device again.
+    fn is_drained(&self) -> bool {
+        self.next == self.count && !self.polled.is_ending()
+    }
+
+    /// Asks for an event on the channel when the next completion comes (`ibv_req_notify_cq`), and then
+    /// gives those that are there: what came before is told of by nobody else. If there are none, wait
+    /// until the channel's descriptor is readable, call
+    /// [`process_events`](CompletionChannel::process_events), and arm again. [`wait`](CompletionQueue::wait)
+    /// does all of that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoChannel`]; as [`poll`](CompletionQueue::poll); [`Error::Verb`].
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn arm(&mut self, notify: Notify) -> Result<Drain<'_>> {
+        self.request(notify)?;
+        self.poll()
+    }
+
+    fn request(&self, notify: Notify) -> Result<()> {
+        if self.shared.channel.is_none() {
+            return Err(Error::NoChannel);
+        }
+        self.shared.handle.req_notify(notify == Notify::Solicited).map_err(|errno| Error::Verb {
+            verb: "ibv_req_notify_cq",
+            object: Object::device(self.shared.context.device().name()),
+            errno,
+        })
+    }
+
+    /// The completions that there are, or those that come within the time; none when none came, and `None`
+    /// waits for ever. It may give none before the time is over: call it again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoChannel`]; as [`poll`](CompletionQueue::poll); [`Error::DeviceFatal`].
+    pub fn wait(
+        &mut self,
+        notify: Notify,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<Drain<'_>> {
+        let channel = self.shared.channel.clone().ok_or(Error::NoChannel)?;
+        channel.wait(&mut [self], notify, timeout.into())?;
+        Ok(Drain::new(self))
+    }
+
+    /// The device that it is of.
+    pub fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    /// How many work requests it has room for; at least what was asked.
+    pub fn size(&self) -> u32 {
+        self.shared.size
+    }
+
+    /// How much of that no queue pair has taken. The room of a queue pair that was dropped is there again
+    /// after a poll that found nothing.
+    pub fn room(&self) -> u32 {
+        self.shared.room()
+    }
+
+    /// How many completions named no work request in flight: of a driver or device that is not sound,
+    /// since those of queue pairs that are gone are told apart. They were dropped.
+    pub fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    /// Whether queue pairs were destroyed whose completions, or what is left of them, it may still have.
+    pub(crate) fn has_dead(&mut self) -> bool {
+        if self.polled.is_behind(&self.shared) {
+            self.polled.catch_up(&self.shared);
+        }
+        self.polled.has_dead()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// What has happened to it, of what a wait must end for.
+    fn take_in_events(&mut self) {
+        const CQ_ERR: u32 = 1 << 0;
+        if self.shared.events.take() & CQ_ERR != 0 && self.failed.is_none() {
+            self.failed = Some(Errno::EIO);
+        }
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.finish_forgotten();
+        self.polled.give_up(&self.shared);
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("device", &self.shared.context.device().name())
+            .field("size", &self.size())
+            .field("room", &self.room())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,166 @@
+//! Why a work request was not taken.
+
+use super::Errno;
+use crate::types::Qpn;
+
+/// One of the two queues of a queue pair, or a queue of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum Queue {
+    /// Sends, writes, reads, atomics.
+    Send,
+    /// Receives.
+    Receive,
+}
+
+impl std::fmt::Display for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Queue::Send => "send queue",
+            Queue::Receive => "receive queue",
+        })
+    }
+}
+
+/// Why a work request was not taken. Made without allocating: a full queue is no accident.
+///
+/// All but [`Device`](Refusal::Device) and [`Unsure`](Refusal::Unsure) are found before the device sees
+/// the request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// As many work requests are in flight as the queue is deep: poll its completion queue.
+    #[error("the {queue} of {qpn} is full: {depth} work requests are in flight")]
+    Full {
+        /// Which queue.
+        queue: Queue,
+        /// The queue pair.
+        qpn: Qpn,
+        /// How many it can hold.
+        depth: u32,
+    },
+
+    /// A batch holds as many as it can: post it first.
+    #[error("the batch is full: it has room for {room} {what}")]
+    BatchFull {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        room: u32,
+    },
+
+    /// More scatter/gather entries than the queue was made for.
+    #[error("{asked} scatter/gather entries: {qpn} was made for {limit}")]
+    TooManyEntries {
+        /// The queue pair.
+        qpn: Qpn,
+        /// How many there are.
+        asked: u32,
+        /// How many there can be.
+        limit: u32,
+    },
+
+    /// More bytes inline than the queue pair was granted.
+    #[error("{asked} bytes inline: {qpn} was granted {limit}")]
+    InlineTooLong {
+        /// The queue pair.
+        qpn: Qpn,
+        /// How many there are.
+        asked: u64,
+        /// How many there can be.
+        limit: u32,
+    },
+
+    /// A message longer than the port can carry.
+    #[error("a message of {asked} bytes: the port carries {limit}")]
+    MessageTooLong {
+        /// How long it is.
+        asked: u64,
+        /// How long it can be.
+        limit: u64,
+    },
+
+    /// More bytes than the peer's memory that was named has.
+    #[error("{asked} bytes to or from a peer's memory of {there}")]
+    BeyondRemote {
+        /// How many there are.
+        asked: u64,
+        /// How many the peer's memory has.
+        there: u64,
+    },
+
+    /// An atomic on an address that is no multiple of 8, which devices refuse.
+    #[error("an atomic at {address:#x}: the address must be a multiple of 8")]
+    UnalignedAtomic {
+        /// The peer's address.
+        address: u64,
+    },
+
+    /// An atomic whose local memory is not one entry of 8 bytes.
+    #[error("an atomic into {asked} bytes: it needs 8")]
+    AtomicLength {
+        /// How many bytes there are.
+        asked: u64,
+    },
+
+    /// Memory of another protection domain than the queue pair's.
+    #[error("memory of another protection domain than that of {qpn}")]
+    OtherDomain {
+        /// The queue pair.
+        qpn: Qpn,
+    },
+
+    /// A flush towards a peer whose queue pair does not allow writes; see
+    /// [`SendQueue::flush`](crate::SendQueue::flush).
+    #[error(
+        "{qpn} cannot be flushed: the peer's queue pair does not allow writes; signal the last request instead"
+    )]
+    FlushNotAllowed {
+        /// The queue pair.
+        qpn: Qpn,
+    },
+
+    /// The queue pair was closed.
+    #[error("{qpn} is closed")]
+    Closed {
+        /// The queue pair.
+        qpn: Qpn,
+    },
+
+    /// An earlier post failed in a way that does not say what was taken: the queue pair can only be
+    /// closed. What was posted stays with it until then.
+    #[error(
+        "{qpn} can only be closed: an earlier post failed ({errno:?}) without saying what was taken"
+    )]
+    Poisoned {
+        /// The queue pair.
+        qpn: Qpn,
+        /// What that post answered.
+        errno: Errno,
+    },
+
+    /// The device did not take it.
+    #[error("{verb} on {qpn}: {errno}")]
+    Device {
+        /// The C function's name.
+        verb: &'static str,
+        /// The queue pair.
+        qpn: Qpn,
+        /// Why.
+        errno: Errno,
+    },
+
+    /// The post failed, and the device does not say whether it took the request: its memory stays with
+    /// the queue pair until that is destroyed, and comes back by its completion queue then.
+    #[error(
+        "{verb} on {qpn}: {errno}; whether the request was taken is not known, and the queue pair can only be closed"
+    )]
+    Unsure {
+        /// The C function's name.
+        verb: &'static str,
+        /// The queue pair.
+        qpn: Qpn,
+        /// Why.
+        errno: Errno,
+    },
+}

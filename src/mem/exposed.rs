@@ -1,0 +1,358 @@
+//! Memory that a peer may read or write.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use super::map::{Mapping, PlainMemory};
+use super::remote::RemoteSlice;
+use super::{LOCAL_WRITE, not_registered};
+use crate::error::{Error, Object, Result};
+use crate::pd::ProtectionDomain;
+use crate::sys::MrHandle;
+use crate::types::{RKey, RemoteAccess};
+
+/// Memory that peers may write, read or do atomics on, as its [`RemoteAccess`] allows.
+///
+/// A peer changes it at any moment, and so there is never a slice of it: it is read and written by
+/// copies and by atomics. [`remote`](Exposed::remote) gives what to tell the peer;
+/// [`range`](Exposed::range) names a part as local memory of a work request;
+/// [`revoke`](Exposed::revoke) ends the grant and gives plain memory.
+pub struct Exposed {
+    inner: Arc<Inner>,
+}
+
+/// Held by the object, and by work requests in flight that use it as local memory.
+pub(crate) struct Inner {
+    /// Taken out when the grant ends.
+    region: Option<(MrHandle, Mapping)>,
+    start: NonNull<u8>,
+    len: usize,
+    pub(super) lkey: u32,
+    rkey: u32,
+    access: RemoteAccess,
+    pub(super) pd: ProtectionDomain,
+}
+
+// SAFETY: owned memory, which is only reached by atomics and by the device; any thread may free it.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let Some((region, mapping)) = self.region.take() else { return };
+        if let Err((region, errno)) = region.deregister() {
+            if self.pd.context().went_with(errno) {
+                return;
+            }
+            // A peer may still write it: it stays for ever.
+            std::mem::forget((region, mapping));
+            self.pd.context().leaked("memory region", errno);
+        }
+    }
+}
+
+impl Exposed {
+    /// Maps memory, zero at first, and registers it (`ibv_reg_mr`) with this access and local writes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a length of zero or beyond the device's
+    /// [`max_mr_size`](crate::DeviceLimits::max_mr_size); [`Error::NoMemory`] when it cannot be locked,
+    /// with the limit; [`Error::Host`] and [`Error::Verb`] for what else the kernel and the device
+    /// answer.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn new(pd: &ProtectionDomain, len: usize, access: RemoteAccess) -> Result<Exposed> {
+        let most = match pd.context().limits().max_mr_size {
+            0 => isize::MAX as u64,
+            limit => limit.min(isize::MAX as u64),
+        };
+        if len == 0 || len as u64 > most {
+            let what = "the length of exposed memory, in bytes,";
+            return Err(Error::OutOfRange { what, asked: len as u64, least: 1, most });
+        }
+        let mapping = Mapping::new(len, false)?;
+        let start = mapping.start();
+        let flags = access.bits() & ALL_REMOTE | LOCAL_WRITE;
+        // Registered to its length, not to the end of its last page: what a peer reaches is what was
+        // granted.
+        // SAFETY: the mapping is kept until the region was deregistered, and no reference to it is
+        // made but to atomics.
+        let region = unsafe { MrHandle::register(pd.handle().clone(), start, len, flags) };
+        let region = region.map_err(|errno| not_registered(pd, len, errno))?;
+        let inner = Inner {
+            start,
+            len,
+            lkey: region.lkey(),
+            rkey: region.rkey(),
+            access,
+            pd: pd.clone(),
+            region: Some((region, mapping)),
+        };
+        Ok(Exposed { inner: Arc::new(inner) })
+    }
+
+    /// How many bytes.
+    #[allow(clippy::len_without_is_empty)] // it never is
+    pub fn len(&self) -> usize {
+        self.inner.len
+    }
+
+    /// What peers may do.
+    pub fn access(&self) -> RemoteAccess {
+        self.inner.access
+    }
+
+    /// The protection domain that it is of.
+    pub fn protection_domain(&self) -> &ProtectionDomain {
+        &self.inner.pd
+    }
+
+    /// All of it, as a peer names it.
+    pub fn remote(&self) -> RemoteSlice {
+        let address = self.inner.start.as_ptr().addr() as u64;
+        RemoteSlice::new(address, self.inner.len as u64, RKey::new(self.inner.rkey))
+    }
+
+    /// A part of it, as local memory of a work request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] when it is not inside, or longer than a message can be (2^31 bytes).
+    pub fn range(&self, offset: usize, len: usize) -> Result<ExposedRange> {
+        self.inner.check(offset, len)?;
+        if len > 1 << 31 {
+            let what = "the length of a part of exposed memory, in bytes,";
+            return Err(Error::OutOfRange { what, asked: len as u64, least: 0, most: 1 << 31 });
+        }
+        Ok(ExposedRange { inner: Arc::clone(&self.inner), offset, len: len as u32 })
+    }
+
+    /// Copies bytes out. A peer may change them meanwhile: each byte is one that was there at some time
+    /// during the call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] when they are not inside.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        self.inner.check(offset, bytes.len())?;
+        let mut at = offset;
+        let (head, rest) = bytes.split_at_mut(to_alignment(offset).min(bytes.len()));
+        let mut words = rest.chunks_exact_mut(8);
+        for byte in head {
+            *byte = self.byte(at).load(Ordering::Relaxed);
+            at += 1;
+        }
+        for word in &mut words {
+            word.copy_from_slice(&self.word(at).load(Ordering::Relaxed).to_ne_bytes());
+            at += 8;
+        }
+        for byte in words.into_remainder() {
+            *byte = self.byte(at).load(Ordering::Relaxed);
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in. A peer may read meanwhile: it sees each byte as before or after.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] when they are not inside.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.inner.check(offset, bytes.len())?;
+        let mut at = offset;
+        let (head, rest) = bytes.split_at(to_alignment(offset).min(bytes.len()));
+        let words = rest.chunks_exact(8);
+        let tail = words.remainder();
+        for byte in head {
+            self.byte(at).store(*byte, Ordering::Relaxed);
+            at += 1;
+        }
+        for word in words {
+            let word = word.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            self.word(at).store(word.to_le(), Ordering::Relaxed);
+            at += 8;
+        }
+        for byte in tail {
+            self.byte(at).store(*byte, Ordering::Relaxed);
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// One byte, to look at as often as one likes: the last of a message is what a peer's write is
+    /// waited for by. Load it with [`Ordering::Acquire`], and what the device wrote before is there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] when it is not inside.
+    #[inline]
+    pub fn atomic_u8(&self, offset: usize) -> Result<&AtomicU8> {
+        self.inner.check(offset, 1)?;
+        Ok(self.byte(offset))
+    }
+
+    /// The 64-bit number at an offset that is a multiple of 8, in host order: what a peer's atomics work
+    /// on. Whether they are atomic with this program's own is told by
+    /// [`atomic_cap`](crate::DeviceLimits::atomic_cap).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] when it is not inside; [`Error::Unaligned`].
+    #[inline]
+    pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64> {
+        self.inner.check(offset, 8)?;
+        if offset % 8 != 0 {
+            let what = "the offset of a 64-bit number in exposed memory";
+            return Err(Error::Unaligned { what, at: offset as u64, to: 8 });
+        }
+        Ok(self.word(offset))
+    }
+
+    /// Ends the grant (`ibv_dereg_mr`): when this succeeds no peer, and no work request, can reach the
+    /// memory any more.
+    ///
+    /// # Errors
+    ///
+    /// The object itself, still exposed: with [`Error::InUse`] while a range of it is held by someone or
+    /// in flight, with [`Error::Verb`] when the device does not deregister it.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn revoke(self) -> Result<PlainMemory, RevokeError> {
+        let mut inner = Arc::try_unwrap(self.inner).map_err(|inner| RevokeError {
+            error: Error::InUse { what: "exposed memory", by: "ranges of it" },
+            exposed: Exposed { inner },
+        })?;
+        // There until now: only revoking and dropping take it.
+        let Some((region, mapping)) = inner.region.take() else {
+            unreachable!("exposed memory has a region until it is revoked")
+        };
+        match region.deregister() {
+            Ok(()) => Ok(PlainMemory::new(mapping, inner.len)),
+            Err((region, errno)) => {
+                let object = Object::device(inner.pd.context().device().name());
+                inner.region = Some((region, mapping));
+                let error = Error::Verb { verb: "ibv_dereg_mr", object, errno };
+                Err(RevokeError { error, exposed: Exposed { inner: Arc::new(inner) } })
+            }
+        }
+    }
+
+    /// The offset was checked.
+    #[inline]
+    fn byte(&self, offset: usize) -> &AtomicU8 {
+        // SAFETY: inside the mapping, by the callers' checks; the memory is reached by atomics and by
+        // the device only.
+        unsafe { self.inner.start.add(offset).cast().as_ref() }
+    }
+
+    /// The offset was checked, and is a multiple of 8: the mapping begins with a page.
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as for a byte; eight of them are inside, and aligned.
+        unsafe { self.inner.start.add(offset).cast().as_ref() }
+    }
+}
+
+/// How many bytes it is to the next multiple of 8.
+fn to_alignment(offset: usize) -> usize {
+    offset.wrapping_neg() % 8
+}
+
+/// All bits of [`RemoteAccess`] that this crate knows: others mean something else to a registration.
+const ALL_REMOTE: u32 =
+    RemoteAccess::WRITE.bits() | RemoteAccess::READ.bits() | RemoteAccess::ATOMIC.bits();
+
+impl Inner {
+    #[inline]
+    fn check(&self, offset: usize, len: usize) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            end => Err(Error::OutOfRange {
+                what: "the end of a part of exposed memory",
+                asked: end.map_or(u64::MAX, |end| end as u64),
+                least: 0,
+                most: self.len as u64,
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Exposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exposed")
+            .field("remote", &self.remote())
+            .field("access", &self.inner.access)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A part of [`Exposed`] memory, as local memory of a work request. The memory cannot be revoked while
+/// one lives.
+#[derive(Clone)]
+pub struct ExposedRange {
+    inner: Arc<Inner>,
+    offset: usize,
+    len: u32,
+}
+
+impl ExposedRange {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    pub(super) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
+    #[inline]
+    pub(super) fn address(&self) -> u64 {
+        self.inner.start.as_ptr().addr() as u64 + self.offset as u64
+    }
+
+    #[inline]
+    pub(super) fn into_inner(self) -> Arc<Inner> {
+        self.inner
+    }
+
+    /// The part at this address, which was checked when it was made.
+    pub(super) fn again(inner: Arc<Inner>, address: u64, len: u32) -> ExposedRange {
+        let offset = address.wrapping_sub(inner.start.as_ptr().addr() as u64) as usize;
+        debug_assert!(inner.check(offset, len as usize).is_ok());
+        ExposedRange { inner, offset, len }
+    }
+}
+
+impl fmt::Debug for ExposedRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ExposedRange({} bytes at {:#x})", self.len, self.address())
+    }
+}
+
+/// A grant that could not be ended, and the memory, which is still exposed.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct RevokeError {
+    /// Why not.
+    pub error: Error,
+    /// The memory.
+    pub exposed: Exposed,
+}
+
+impl From<RevokeError> for Error {
+    fn from(failed: RevokeError) -> Error {
+        failed.error
+    }
+}

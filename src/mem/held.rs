@@ -1,0 +1,162 @@
+//! Memory as the table of work requests in flight holds it: one word each.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::buffer::{Buffer, SharedBuffer, Slot};
+use super::exposed::Inner as ExposedInner;
+
+/// An owner of memory, in one word: a pointer whose low three bits say what it points to. Dropping it
+/// drops what it owns.
+pub(crate) struct Held(NonNull<u8>);
+
+// SAFETY: each thing that it can own is Send and Sync.
+unsafe impl Send for Held {}
+// SAFETY: as above; shared access reads the word only.
+unsafe impl Sync for Held {}
+
+const TAG: usize = 7;
+const BUFFER: usize = 1;
+const SHARED: usize = 2;
+const EXPOSED: usize = 3;
+const NOTHING: usize = 7;
+
+// What is pointed to leaves the low three bits free.
+const _: () = assert!(align_of::<Slot>() > TAG && align_of::<ExposedInner>() > TAG);
+
+/// What a work request held, given back.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Memory {
+    /// An exclusive buffer. After a receive its length is what was received into it.
+    Buffer(Buffer),
+    /// A shared buffer: the whole of it, though the request may have named a part.
+    Shared(SharedBuffer),
+    /// A range of exposed memory, which the request does not hold any more.
+    Exposed,
+}
+
+impl Held {
+    #[inline]
+    fn tagged<T>(pointer: NonNull<T>, tag: usize) -> Held {
+        // Not zero: the tag is not.
+        Held(pointer.cast().map_addr(|address| address | tag))
+    }
+
+    #[inline]
+    pub(super) fn buffer(buffer: Buffer) -> Held {
+        Held::tagged(buffer.into_slot(), BUFFER)
+    }
+
+    #[inline]
+    pub(super) fn shared(slot: NonNull<Slot>) -> Held {
+        Held::tagged(slot, SHARED)
+    }
+
+    #[inline]
+    pub(super) fn exposed(inner: Arc<ExposedInner>) -> Held {
+        // SAFETY: what Arc::into_raw gives is not NULL.
+        Held::tagged(unsafe { NonNull::new_unchecked(Arc::into_raw(inner).cast_mut()) }, EXPOSED)
+    }
+
+    /// Owns nothing: of a work request without memory of its own, which is in flight all the same.
+    #[inline]
+    pub(crate) fn nothing() -> Held {
+        Held(NonNull::without_provenance(const { std::num::NonZeroUsize::new(NOTHING).unwrap() }))
+    }
+
+    /// Gives up ownership; [`from_raw`](Held::from_raw) takes it again. Never NULL.
+    #[inline]
+    pub(crate) fn into_raw(self) -> *mut u8 {
+        ManuallyDrop::new(self).0.as_ptr()
+    }
+
+    /// `None` for NULL.
+    ///
+    /// # Safety
+    ///
+    /// The pointer is NULL, or came from [`into_raw`](Held::into_raw) and is taken again once.
+    #[inline]
+    pub(crate) unsafe fn from_raw(raw: *mut u8) -> Option<Held> {
+        NonNull::new(raw).map(Held)
+    }
+
+    #[inline]
+    fn tag(&self) -> usize {
+        self.0.addr().get() & TAG
+    }
+
+    #[inline]
+    fn untagged<T>(&self) -> NonNull<T> {
+        // Not NULL where the tag says that it points to something: the address without the tag is
+        // that of an object.
+        let pointer = self.0.as_ptr().map_addr(|address| address & !TAG).cast();
+        // SAFETY: as above; only called where the tag is of an object.
+        unsafe { NonNull::new_unchecked(pointer) }
+    }
+
+    /// What it owns. `None` for nothing.
+    #[inline]
+    pub(crate) fn into_memory(self) -> Option<Memory> {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the tag says what was given up to make it, and it is taken again here, once.
+        unsafe {
+            match this.tag() {
+                BUFFER => Some(Memory::Buffer(Buffer::from_slot(this.untagged()))),
+                SHARED => {
+                    Some(Memory::Shared(SharedBuffer::from_parts(this.untagged::<Slot>(), None)))
+                }
+                EXPOSED => {
+                    drop(Arc::from_raw(this.untagged::<ExposedInner>().as_ptr()));
+                    Some(Memory::Exposed)
+                }
+                _ => None,
+            }
+        }
+    }
+
+    /// An exclusive buffer, if it is one; else itself.
+    #[inline]
+    pub(crate) fn into_buffer(self) -> Result<Buffer, Held> {
+        if self.tag() != BUFFER {
+            return Err(self);
+        }
+        // SAFETY: as in `into_memory`.
+        Ok(unsafe { Buffer::from_slot(ManuallyDrop::new(self).untagged()) })
+    }
+
+    /// A shared buffer's slot, if it is one; else itself.
+    pub(super) fn into_shared(self) -> Result<NonNull<Slot>, Held> {
+        if self.tag() != SHARED {
+            return Err(self);
+        }
+        Ok(ManuallyDrop::new(self).untagged())
+    }
+
+    /// Exposed memory, if it is that; else itself.
+    pub(super) fn into_exposed(self) -> Result<Arc<ExposedInner>, Held> {
+        if self.tag() != EXPOSED {
+            return Err(self);
+        }
+        // SAFETY: as in `into_memory`.
+        Ok(unsafe { Arc::from_raw(ManuallyDrop::new(self).untagged().as_ptr()) })
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        // Takes the word over, and drops what it owned.
+        drop(Held(self.0).into_memory());
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Held({:?})", self.0)
+    }
+}

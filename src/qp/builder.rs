@@ -1,0 +1,225 @@
+//! How a queue pair is to be.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::core::{Core, Parts};
+use super::recv::RecvQueue;
+use super::send::SendQueue;
+use super::{QueuePair, Reset};
+use crate::cq::{CompletionQueue, no_memory, same_device};
+use crate::error::{Errno, Error, Queue, Result};
+use crate::mem::MAX_PIECES;
+use crate::pd::ProtectionDomain;
+use crate::sys::QpHandle;
+use crate::sys::abi::ibv_qp_cap;
+use crate::types::Psn;
+use crate::wq::Poster;
+
+/// `IBV_QPT_RC`.
+const RC: u32 = 2;
+
+/// The capacities of a queue pair (`struct ibv_qp_cap`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct QueuePairLimits {
+    /// Work requests in flight on the send queue (`max_send_wr`).
+    pub send_depth: u32,
+    /// Work requests in flight on the receive queue (`max_recv_wr`).
+    pub recv_depth: u32,
+    /// Scatter/gather entries of a request of the send queue (`max_send_sge`).
+    pub max_send_sge: u32,
+    /// Scatter/gather entries of a receive (`max_recv_sge`).
+    pub max_recv_sge: u32,
+    /// Bytes that can be sent inline (`max_inline_data`).
+    pub max_inline: u32,
+}
+
+impl QueuePairLimits {
+    pub(super) fn from_raw(cap: &ibv_qp_cap) -> QueuePairLimits {
+        QueuePairLimits {
+            send_depth: cap.max_send_wr,
+            recv_depth: cap.max_recv_wr,
+            max_send_sge: cap.max_send_sge,
+            max_recv_sge: cap.max_recv_sge,
+            max_inline: cap.max_inline_data,
+        }
+    }
+
+    fn raw(&self) -> ibv_qp_cap {
+        ibv_qp_cap {
+            max_send_wr: self.send_depth,
+            max_recv_wr: self.recv_depth,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline_data: self.max_inline,
+        }
+    }
+}
+
+/// How a [`QueuePair`] is to be. Made by [`QueuePair::rc`].
+#[derive(Clone, Debug)]
+pub struct QueuePairBuilder<'a> {
+    pd: &'a ProtectionDomain,
+    send_cq: &'a CompletionQueue,
+    recv_cq: &'a CompletionQueue,
+    asked: QueuePairLimits,
+    signal_all: bool,
+}
+
+impl<'a> QueuePairBuilder<'a> {
+    pub(super) fn rc(
+        pd: &'a ProtectionDomain,
+        send_cq: &'a CompletionQueue,
+        recv_cq: &'a CompletionQueue,
+    ) -> QueuePairBuilder<'a> {
+        let asked = QueuePairLimits {
+            send_depth: 64,
+            recv_depth: 64,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+        };
+        QueuePairBuilder { pd, send_cq, recv_cq, asked, signal_all: false }
+    }
+
+    /// Work requests in flight on the send queue: 1 to [`max_qp_wr`](crate::DeviceLimits::max_qp_wr); 64
+    /// unless asked.
+    pub fn send_depth(mut self, depth: u32) -> Self {
+        self.asked.send_depth = depth;
+        self
+    }
+
+    /// Work requests in flight on the receive queue: 1 to
+    /// [`max_qp_wr`](crate::DeviceLimits::max_qp_wr); 64 unless asked.
+    pub fn recv_depth(mut self, depth: u32) -> Self {
+        self.asked.recv_depth = depth;
+        self
+    }
+
+    /// Scatter/gather entries of a request of the send queue: 1 to
+    /// [`max_sge`](crate::DeviceLimits::max_sge), and 32; 1 unless asked.
+    pub fn max_send_sge(mut self, entries: u32) -> Self {
+        self.asked.max_send_sge = entries;
+        self
+    }
+
+    /// Scatter/gather entries of a receive: 1 to [`max_sge`](crate::DeviceLimits::max_sge), and 32; 1 unless
+    /// asked.
+    pub fn max_recv_sge(mut self, entries: u32) -> Self {
+        self.asked.max_recv_sge = entries;
+        self
+    }
+
+    /// Bytes that can be sent inline; 0 unless asked. What a device can do it tells nowhere: it grants as
+    /// many, or more, or refuses ([`QueuePair::granted`]).
+    pub fn max_inline(mut self, bytes: u32) -> Self {
+        self.asked.max_inline = bytes;
+        self
+    }
+
+    /// Whether each request of the send queue asks for a completion of its own; if not, see
+    /// [`SendQueue`].
+    pub fn signal_all(mut self, signal_all: bool) -> Self {
+        self.signal_all = signal_all;
+        self
+    }
+
+    /// Makes it (`ibv_create_qp`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for what is 0 or beyond the device's limit, with the limit;
+    /// [`Error::CompletionQueueFull`]; [`Error::OtherDevice`] for completion queues of another device than
+    /// the protection domain; [`Error::InlineNotGranted`]; [`Error::NoMemory`]; [`Error::Verb`] for what else
+    /// the device answers.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn build(self) -> Result<QueuePair<Reset>> {
+        let QueuePairBuilder { pd, send_cq, recv_cq, asked, signal_all } = self;
+        let context = pd.context();
+        same_device(context, send_cq.context(), "the send completion queue")?;
+        same_device(context, recv_cq.context(), "the receive completion queue")?;
+        self.check_limits()?;
+        let (send_cq, recv_cq) = (Arc::clone(send_cq.shared()), Arc::clone(recv_cq.shared()));
+        let send_ring = send_cq.enter(Queue::Send, asked.send_depth, asked.max_send_sge)?;
+        let entered = recv_cq.enter(Queue::Receive, asked.recv_depth, asked.max_recv_sge);
+        let recv_ring = entered.inspect_err(|_| send_cq.leave_unused(&send_ring))?;
+        let create = |max_inline_data| {
+            let mut granted = ibv_qp_cap { max_inline_data, ..asked.raw() };
+            let (pd, cqs) = (pd.handle().clone(), (&send_cq.handle, &recv_cq.handle));
+            let made = QpHandle::create(pd, cqs.0.clone(), cqs.1.clone(), RC, &mut granted);
+            made.map(|handle| (handle, granted))
+        };
+        let make = || match create(asked.max_inline) {
+            Ok((handle, granted)) => Ok((handle.key() as u64, (handle, granted))),
+            // No limit is told: whether it is this, only trying tells.
+            Err(Errno::EINVAL | Errno::ENOMEM) if asked.max_inline > 0 && works(&create) => {
+                let device = context.device().name().into();
+                Err(Error::InlineNotGranted { device, asked: asked.max_inline })
+            }
+            Err(errno) => {
+                let bytes = (u64::from(asked.send_depth) + u64::from(asked.recv_depth)) * 128;
+                Err(no_memory(context, "a queue pair", bytes, "ibv_create_qp", errno))
+            }
+        };
+        let made = context.events().register(make).inspect_err(|_| {
+            send_cq.leave_unused(&send_ring);
+            recv_cq.leave_unused(&recv_ring);
+        });
+        let (events, (handle, granted)) = made?;
+        let interval = if signal_all { 1 } else { (asked.send_depth / 2).max(1) };
+        // What was asked may be posted, since the tables were made for that; inline, what was granted.
+        let caps = ibv_qp_cap { max_inline_data: granted.max_inline_data, ..asked.raw() };
+        let pd = pd.clone();
+        let (send, recv) =
+            (Poster::new(Arc::clone(&send_ring)), Poster::new(Arc::clone(&recv_ring)));
+        let core = Arc::new(Core::new(Parts {
+            handle,
+            pd,
+            caps,
+            granted,
+            send_ring,
+            recv_ring,
+            send_cq,
+            recv_cq,
+            events,
+        }));
+        Ok(QueuePair {
+            send: SendQueue::new(Arc::clone(&core), send, interval),
+            recv: RecvQueue::new(Arc::clone(&core), recv),
+            core,
+            psn: Psn::random(),
+            path: None,
+            state: PhantomData,
+        })
+    }
+
+    fn check_limits(&self) -> Result<()> {
+        let limits = self.pd.context().limits();
+        // Some providers tell no limit.
+        let most = |limit: u32| if limit == 0 { u32::MAX } else { limit };
+        let entries = most(limits.max_sge).min(MAX_PIECES as u32);
+        let asked = &self.asked;
+        for (what, asked, most) in [
+            ("max_send_wr, the depth of the send queue,", asked.send_depth, most(limits.max_qp_wr)),
+            (
+                "max_recv_wr, the depth of the receive queue,",
+                asked.recv_depth,
+                most(limits.max_qp_wr),
+            ),
+            ("max_send_sge, the entries of a send,", asked.max_send_sge, entries),
+            ("max_recv_sge, the entries of a receive,", asked.max_recv_sge, entries),
+        ] {
+            if asked == 0 || asked > most {
+                let (asked, most) = (asked.into(), most.into());
+                return Err(Error::OutOfRange { what, asked, least: 1, most });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether such a queue pair can be made without inline data; it goes again at once.
+fn works(create: &dyn Fn(u32) -> Result<(QpHandle, ibv_qp_cap), Errno>) -> bool {
+    create(0).is_ok_and(|(handle, _)| handle.destroy().is_ok())
+}

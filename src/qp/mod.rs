@@ -1,0 +1,311 @@
+//! Queue pairs.
+//!
+//! * this file: [`QueuePair`], its states as types, its end.
+//! * `builder`: how one is made. `state`: its transitions. `endpoint`: addresses and settings.
+//! * `send`, `recv`: its two queues. `request`: what is posted. `batch`: several with one doorbell.
+//! * `core`: what the handles share, and the destruction, which is the fence: what is posted stays owned by
+//!   the queue pair until the device said that it is destroyed.
+
+mod batch;
+mod builder;
+mod core;
+mod endpoint;
+mod recv;
+mod request;
+mod send;
+mod state;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::context::Context;
+use crate::cq::{Completion, CompletionQueue};
+use crate::error::{Error, Result};
+use crate::event::{EventType, ObjectId};
+use crate::pd::ProtectionDomain;
+use crate::types::{GidEntry, Mtu, Psn, QpState, Qpn, RemoteAccess};
+
+use self::core::Core;
+
+pub use batch::{BatchError, RecvBatch, Refused, SendBatch};
+pub use builder::{QueuePairBuilder, QueuePairLimits};
+pub use endpoint::{ConnectOptions, Endpoint};
+pub use recv::{Receive, RecvQueue};
+pub use request::{CompareSwap, FetchAdd, Read, Send, SendRequest, Write};
+pub use send::{PostError, SendQueue};
+pub use state::{Failed, InitOptions};
+
+/// State of a [`QueuePair`] that was just made: nothing can be posted.
+#[derive(Debug)]
+pub struct Reset(());
+
+/// State of a [`QueuePair`] that has a port: receives can be posted.
+#[derive(Debug)]
+pub struct Init(());
+
+/// State of a [`QueuePair`] that has a peer and receives: it does not send yet.
+#[derive(Debug)]
+pub struct Rtr(());
+
+/// State of a [`QueuePair`] that is connected.
+#[derive(Debug)]
+pub struct Rts(());
+
+/// A queue pair of the reliable connected transport (`struct ibv_qp`, `IBV_QPT_RC`).
+///
+/// The state is a type: what it cannot do yet cannot be written. The device may be in the error state at any
+/// time all the same; work requests then complete as flushed.
+///
+/// Dropping it, or both of the queues it was [`split`](QueuePair::split) into, destroys it. What was still
+/// posted then comes back where completions are polled, as flushed.
+pub struct QueuePair<S> {
+    core: Arc<Core>,
+    send: SendQueue,
+    recv: RecvQueue,
+    /// The number of the first packet that it sends.
+    psn: Psn,
+    path: Option<PathNow>,
+    state: PhantomData<fn() -> S>,
+}
+
+/// What is known of the port and the path so far.
+#[derive(Clone, Copy)]
+struct PathNow {
+    access: RemoteAccess,
+    init: InitOptions,
+    /// The row that packets come from, as it was read after it was pinned.
+    source: Option<GidEntry>,
+    mtu: Option<Mtu>,
+    /// What the transition to RTS takes from that to RTR.
+    options: Option<ConnectOptions>,
+    reads: u8,
+}
+
+impl QueuePair<Reset> {
+    /// A queue pair of the reliable connected transport, of this protection domain, whose sends and receives
+    /// complete on these completion queues, which may be one.
+    pub fn rc<'a>(
+        pd: &'a ProtectionDomain,
+        send_cq: &'a CompletionQueue,
+        recv_cq: &'a CompletionQueue,
+    ) -> QueuePairBuilder<'a> {
+        QueuePairBuilder::rc(pd, send_cq, recv_cq)
+    }
+}
+
+impl<S> QueuePair<S> {
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.core.qpn()
+    }
+
+    /// The number of the first packet that it sends; random unless [set](QueuePair::set_psn).
+    pub fn psn(&self) -> Psn {
+        self.psn
+    }
+
+    /// Sets the number of the first packet that it sends, until it is connected.
+    pub fn set_psn(&mut self, psn: Psn) {
+        self.psn = psn;
+    }
+
+    /// The device that it is of.
+    pub fn context(&self) -> &Context {
+        self.core.context()
+    }
+
+    /// The protection domain that it is of.
+    pub fn protection_domain(&self) -> &ProtectionDomain {
+        &self.core.pd
+    }
+
+    /// What may be posted: the depths and entries that were asked for, and the inline bytes that were
+    /// granted.
+    pub fn limits(&self) -> QueuePairLimits {
+        QueuePairLimits::from_raw(&self.core.caps)
+    }
+
+    /// What the device granted, which may be more.
+    pub fn granted(&self) -> QueuePairLimits {
+        QueuePairLimits::from_raw(&self.core.granted)
+    }
+
+    /// The state as the device has it now (`ibv_query_qp`): one system call. It may be
+    /// [`QpState::ERR`] whatever the type says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`].
+    #[doc(alias = "ibv_query_qp")]
+    pub fn state(&self) -> Result<QpState> {
+        self.core.state()
+    }
+
+    /// What has happened to it since the last call, as far as asynchronous events were taken in
+    /// ([`Context::process_events`]): [`EventType::QP_FATAL`] and its like, each once.
+    pub fn take_events(&self) -> impl Iterator<Item = EventType> + use<S> {
+        let happened = self.core.events.take();
+        (0..32).filter(move |bit| happened >> bit & 1 != 0).map(EventType::from_raw)
+    }
+
+    /// What events name it by.
+    pub fn id(&self) -> ObjectId {
+        self.core.events.id()
+    }
+
+    /// Brings it to the error state: what is posted is flushed, the completions come where they are polled,
+    /// and nothing more can be posted, on either queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Transition`]; it is closed for posts all the same.
+    pub fn close(&self) -> Result<()> {
+        self.core.close()
+    }
+
+    /// Closes it, waits until everything that was posted is complete, which somebody else's poll does, or
+    /// the time is over, and destroys it. What is left then comes through the poller too. Tells how many
+    /// that is. Who polls himself uses [`finish_polling`](QueuePair::finish_polling).
+    pub fn finish(mut self, timeout: Duration) -> usize {
+        // In an error state already, or the device gone: then that is what flushes.
+        let _ = self.core.close();
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = self.send.in_flight() + self.recv.in_flight();
+            if left == 0 || Instant::now() >= deadline {
+                return left as usize;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Closes it, polls the completion queues, handing every completion to `each`, until what was posted is
+    /// complete or the time is over, and destroys it; then what is left comes at once, as flushed. They are
+    /// the completion queues of this queue pair; completions of others come as well.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CompletionQueueFailed`]; the queue pair is destroyed all the same.
+    pub fn finish_polling(
+        mut self,
+        queues: &mut [&mut CompletionQueue],
+        timeout: Duration,
+        mut each: impl FnMut(Completion<'_>),
+    ) -> Result<()> {
+        let _ = self.core.close();
+        let deadline = Instant::now() + timeout;
+        let mut outcome = Ok(());
+        while self.send.in_flight() + self.recv.in_flight() != 0 && Instant::now() < deadline {
+            let mut came = false;
+            for queue in queues.iter_mut() {
+                match queue.poll() {
+                    Ok(mut drain) => {
+                        while let Some(completion) = drain.next() {
+                            came = true;
+                            each(completion);
+                        }
+                    }
+                    Err(error) => outcome = Err(error),
+                }
+            }
+            if outcome.is_err() {
+                break;
+            }
+            if !came {
+                std::thread::yield_now();
+            }
+        }
+        let (send_cq, recv_cq) = (self.core.send_cq.clone(), self.core.recv_cq.clone());
+        drop(self);
+        for queue in queues.iter_mut() {
+            let is_ours = [&send_cq, &recv_cq].iter().any(|cq| Arc::ptr_eq(cq, queue.shared()));
+            // Until the device has nothing more: then what is left is given out.
+            while is_ours && queue.has_dead() {
+                match queue.poll() {
+                    Ok(mut drain) => {
+                        while let Some(completion) = drain.next() {
+                            each(completion);
+                        }
+                    }
+                    Err(error) => {
+                        outcome = Err(error);
+                        break;
+                    }
+                }
+            }
+        }
+        outcome
+    }
+
+    /// The same queue pair, in another state.
+    fn become_<T>(self) -> QueuePair<T> {
+        let QueuePair { core, send, recv, psn, path, state: _ } = self;
+        QueuePair { core, send, recv, psn, path, state: PhantomData }
+    }
+}
+
+/// States in which receives can be posted.
+pub trait CanReceive {}
+
+impl CanReceive for Init {}
+impl CanReceive for Rtr {}
+impl CanReceive for Rts {}
+
+impl<S: CanReceive> QueuePair<S> {
+    /// Its receive queue.
+    #[inline]
+    pub fn recv_queue(&mut self) -> &mut RecvQueue {
+        &mut self.recv
+    }
+}
+
+impl QueuePair<Rts> {
+    /// Its send queue.
+    #[inline]
+    pub fn send_queue(&mut self) -> &mut SendQueue {
+        &mut self.send
+    }
+
+    /// Both of its queues at a time.
+    #[inline]
+    pub fn queues(&mut self) -> (&mut SendQueue, &mut RecvQueue) {
+        (&mut self.send, &mut self.recv)
+    }
+
+    /// Its two queues, each of which can go to a thread of its own. It is destroyed when both are dropped.
+    pub fn split(self) -> (SendQueue, RecvQueue) {
+        (self.send, self.recv)
+    }
+
+    /// The row of this side's GID table that its packets come from, as it was read when it was pinned;
+    /// `None` of a connection by LID.
+    pub fn source(&self) -> Option<GidEntry> {
+        self.path.and_then(|path| path.source)
+    }
+
+    /// The path MTU.
+    pub fn mtu(&self) -> Option<Mtu> {
+        self.path.and_then(|path| path.mtu)
+    }
+}
+
+impl Core {
+    fn state(&self) -> Result<QpState> {
+        let attr = self.qp().query(crate::sys::qp::mask::STATE);
+        attr.map(|attr| QpState::from_raw(attr.qp_state)).map_err(|errno| {
+            let object = crate::error::Object::device(self.context().device().name());
+            Error::Verb { verb: "ibv_query_qp", object, errno }
+        })
+    }
+}
+
+impl<S> fmt::Debug for QueuePair<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("qpn", &self.qpn())
+            .field("device", &self.context().device().name())
+            .finish_non_exhaustive()
+    }
+}

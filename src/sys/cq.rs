@@ -1,0 +1,199 @@
+//! The owners of an `ibv_comp_channel` and of an `ibv_cq`.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::abi::{ibv_comp_channel, ibv_cq, ibv_wc};
+use super::context::ContextHandle;
+use super::{calls, conv};
+use crate::error::Errno;
+
+/// A completion channel; destroyed when dropped. The CQs on it hold it.
+///
+/// An event is taken from it, its CQ found and the event counted under one lock, and a CQ is destroyed
+/// under the same: the library finds the CQ by a pointer that it reads from the channel, which must not
+/// dangle, and destroying waits until every event taken was acknowledged.
+pub(crate) struct ChannelHandle {
+    channel: NonNull<ibv_comp_channel>,
+    /// By the address of the CQ: events taken and not acknowledged yet.
+    taken: Mutex<HashMap<usize, u32>>,
+    /// Closed after it.
+    context: Arc<ContextHandle>,
+}
+
+// SAFETY: verbs may be called from any thread, and destroying does not depend on the thread.
+unsafe impl Send for ChannelHandle {}
+// SAFETY: as above; what must not happen side by side is under `taken`.
+unsafe impl Sync for ChannelHandle {}
+
+impl Drop for ChannelHandle {
+    fn drop(&mut self) {
+        // SAFETY: made by us, destroyed once, here, after the CQs on it, which hold it.
+        unsafe { calls::ibv_destroy_comp_channel(self.channel.as_ptr()) };
+    }
+}
+
+/// Acknowledging takes a mutex of the library: so many events at a time.
+const ACK_AT: u32 = 64;
+
+impl ChannelHandle {
+    /// `ibv_create_comp_channel`, with a descriptor that does not block.
+    pub(crate) fn create(context: Arc<ContextHandle>) -> Result<ChannelHandle, Errno> {
+        conv::preset_errno();
+        // SAFETY: the context is open while `context` lives.
+        let channel = conv::pointer(unsafe { calls::ibv_create_comp_channel(context.raw()) })?;
+        let handle = ChannelHandle { channel, taken: Mutex::default(), context };
+        super::set_nonblocking(handle.fd().as_raw_fd())?;
+        Ok(handle)
+    }
+
+    /// Readable when there are events. Only to wait on.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel, and so its descriptor, is open while `self` lives.
+        unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
+    }
+
+    pub(crate) fn context(&self) -> &Arc<ContextHandle> {
+        &self.context
+    }
+
+    /// Takes one event, if there is one (`ibv_get_cq_event`): tells `found` the key of its CQ
+    /// ([`CqHandle::key`]) while that cannot be destroyed.
+    pub(crate) fn next_event(&self, found: &mut dyn FnMut(usize)) -> Result<bool, Errno> {
+        let mut taken = self.taken();
+        let (mut cq, mut context) = (null_mut(), null_mut());
+        conv::preset_errno();
+        // SAFETY: the channel lives, and no CQ on it is destroyed while `taken` is locked, so the
+        // pointer that the library reads from the channel is good: the kernel drops the events of a CQ
+        // that is destroyed.
+        let returned =
+            unsafe { calls::ibv_get_cq_event(self.channel.as_ptr(), &mut cq, &mut context) };
+        match conv::zero_or_minus_one(returned) {
+            Ok(()) => {}
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(false),
+            Err(errno) => return Err(errno),
+        }
+        let key = cq.addr();
+        let count = taken.entry(key).or_default();
+        *count += 1;
+        if *count >= ACK_AT {
+            // SAFETY: the CQ is live as above, and so many of its events are not acknowledged.
+            unsafe { calls::ibv_ack_cq_events(cq, *count) };
+            *count = 0;
+        }
+        found(key);
+        Ok(true)
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<usize, u32>> {
+        // A panic elsewhere leaves nothing half done behind this lock.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A completion queue; destroyed when dropped. The queue pairs on it hold it.
+pub(crate) struct CqHandle {
+    cq: NonNull<ibv_cq>,
+    /// Destroyed after it.
+    channel: Option<Arc<ChannelHandle>>,
+    /// Closed after it.
+    _context: Arc<ContextHandle>,
+}
+
+// SAFETY: verbs may be called from any thread, polling included, and destroying does not depend on
+// the thread.
+unsafe impl Send for CqHandle {}
+// SAFETY: as above; the methods that take `&self` only call such verbs.
+unsafe impl Sync for CqHandle {}
+
+impl Drop for CqHandle {
+    fn drop(&mut self) {
+        let mut taken = self.channel.as_ref().map(|channel| channel.taken());
+        if let Some(taken) = &mut taken {
+            match taken.remove(&self.key()) {
+                None | Some(0) => {}
+                // SAFETY: the CQ is live; so many of its events were taken and not acknowledged, and
+                // none is taken meanwhile.
+                Some(count) => unsafe { calls::ibv_ack_cq_events(self.cq.as_ptr(), count) },
+            }
+        }
+        // SAFETY: made by us, destroyed once, here, after the queue pairs on it, which hold it.
+        unsafe { calls::ibv_destroy_cq(self.cq.as_ptr()) };
+    }
+}
+
+impl CqHandle {
+    /// `ibv_create_cq` with room for at least `cqe` completions.
+    pub(crate) fn create(
+        context: Arc<ContextHandle>,
+        cqe: u32,
+        channel: Option<Arc<ChannelHandle>>,
+        vector: u32,
+    ) -> Result<CqHandle, Errno> {
+        let cqe = c_int::try_from(cqe).map_err(|_| Errno::EINVAL)?;
+        let vector = c_int::try_from(vector).map_err(|_| Errno::EINVAL)?;
+        if channel.as_ref().is_some_and(|channel| !Arc::ptr_eq(channel.context(), &context)) {
+            return Err(Errno::EINVAL);
+        }
+        let raw_channel = channel.as_ref().map_or(null_mut(), |channel| channel.channel.as_ptr());
+        conv::preset_errno();
+        // SAFETY: the context is open, and the channel, if there is one, is live and of it.
+        let cq = conv::pointer(unsafe {
+            calls::ibv_create_cq(context.raw(), cqe, null_mut(), raw_channel, vector)
+        })?;
+        Ok(CqHandle { cq, channel, _context: context })
+    }
+
+    /// What events on its channel name it by; its address, unique while it lives.
+    pub(crate) fn key(&self) -> usize {
+        self.cq.as_ptr().addr()
+    }
+
+    /// For the calls of this folder; good while `self` lives.
+    pub(super) fn raw(&self) -> *mut ibv_cq {
+        self.cq.as_ptr()
+    }
+
+    /// How many completions it has room for.
+    pub(crate) fn granted(&self) -> u32 {
+        // SAFETY: the CQ is live; nobody resizes it.
+        u32::try_from(unsafe { (*self.raw()).cqe }).unwrap_or(0)
+    }
+
+    /// `ibv_poll_cq`: how many entries were written to the front of `wcs`.
+    #[inline]
+    pub(crate) fn poll(&self, wcs: &mut [MaybeUninit<ibv_wc>]) -> Result<usize, Errno> {
+        let room = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
+        // SAFETY: the CQ, and with it the context that it points to, is live. The provider writes at
+        // most `room` entries.
+        let returned = unsafe {
+            match (*(*self.raw()).context).ops.poll_cq {
+                Some(poll) => poll(self.raw(), room, wcs.as_mut_ptr().cast()),
+                None => -libc::EOPNOTSUPP,
+            }
+        };
+        // A provider says -1 or the errno negated, and sets errno or does not.
+        match usize::try_from(returned) {
+            Ok(count) => Ok(count.min(wcs.len())),
+            Err(_) if returned == -1 => Err(Errno::EIO),
+            Err(_) => Err(Errno::from_raw(returned.saturating_neg())),
+        }
+    }
+
+    /// `ibv_req_notify_cq`: one event for the next completion that comes.
+    #[inline]
+    pub(crate) fn req_notify(&self, solicited_only: bool) -> Result<(), Errno> {
+        // SAFETY: the CQ, and with it the context that it points to, is live.
+        let returned = unsafe {
+            match (*(*self.raw()).context).ops.req_notify_cq {
+                Some(request) => request(self.raw(), c_int::from(solicited_only)),
+                None => libc::EOPNOTSUPP,
+            }
+        };
+        conv::zero_or_errno(returned)
+    }
+}

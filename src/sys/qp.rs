@@ -1,0 +1,176 @@
+//! The owner of an `ibv_qp`.
+
+use std::ffi::{c_int, c_uint};
+use std::mem::ManuallyDrop;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use super::abi::{ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr};
+use super::cq::CqHandle;
+use super::pd::PdHandle;
+use super::{calls, conv};
+use crate::error::Errno;
+
+/// Which attributes a transition sets (`enum ibv_qp_attr_mask`).
+pub(crate) mod mask {
+    pub(crate) const STATE: i32 = 1 << 0;
+    pub(crate) const ACCESS_FLAGS: i32 = 1 << 3;
+    pub(crate) const PKEY_INDEX: i32 = 1 << 4;
+    pub(crate) const PORT: i32 = 1 << 5;
+    pub(crate) const AV: i32 = 1 << 7;
+    pub(crate) const PATH_MTU: i32 = 1 << 8;
+    pub(crate) const TIMEOUT: i32 = 1 << 9;
+    pub(crate) const RETRY_CNT: i32 = 1 << 10;
+    pub(crate) const RNR_RETRY: i32 = 1 << 11;
+    pub(crate) const RQ_PSN: i32 = 1 << 12;
+    pub(crate) const MAX_QP_RD_ATOMIC: i32 = 1 << 13;
+    pub(crate) const MIN_RNR_TIMER: i32 = 1 << 15;
+    pub(crate) const SQ_PSN: i32 = 1 << 16;
+    pub(crate) const MAX_DEST_RD_ATOMIC: i32 = 1 << 17;
+    pub(crate) const DEST_QPN: i32 = 1 << 20;
+}
+
+/// All zero: what C's `= {}` gives.
+pub(crate) fn zeroed_attr() -> ibv_qp_attr {
+    // SAFETY: all zero is a value of this struct of integers and arrays of them.
+    unsafe { std::mem::zeroed() }
+}
+
+/// A queue pair. It stays until [`destroy`](QpHandle::destroy) succeeded: dropping it without leaves it,
+/// and its parents, for ever, so that memory posted on it is not freed by a mere mistake.
+pub(crate) struct QpHandle {
+    qp: NonNull<ibv_qp>,
+    number: u32,
+    /// Destroyed after it, and so never where it could not be.
+    parents: ManuallyDrop<Parents>,
+}
+
+struct Parents {
+    _pd: Arc<PdHandle>,
+    _send_cq: Arc<CqHandle>,
+    _recv_cq: Arc<CqHandle>,
+}
+
+// SAFETY: verbs may be called from any thread, and destroying does not depend on the thread.
+unsafe impl Send for QpHandle {}
+// SAFETY: as above; the methods that take `&self` only call such verbs.
+unsafe impl Sync for QpHandle {}
+
+impl QpHandle {
+    /// `ibv_create_qp`, of a type (`enum ibv_qp_type`) and of these capacities, which then are those
+    /// that were granted.
+    pub(crate) fn create(
+        pd: Arc<PdHandle>,
+        send_cq: Arc<CqHandle>,
+        recv_cq: Arc<CqHandle>,
+        qp_type: c_uint,
+        cap: &mut ibv_qp_cap,
+    ) -> Result<QpHandle, Errno> {
+        let mut init = ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: send_cq.raw(),
+            recv_cq: recv_cq.raw(),
+            srq: null_mut(),
+            cap: *cap,
+            qp_type,
+            sq_sig_all: 0,
+        };
+        conv::preset_errno();
+        // SAFETY: PD and CQs are live; the library refuses CQs of another context than the PD's; the
+        // attributes are read and written during the call only.
+        let qp = conv::pointer(unsafe { calls::ibv_create_qp(pd.raw(), &mut init) })?;
+        *cap = init.cap;
+        // SAFETY: just made; its number does not change.
+        let number = unsafe { (*qp.as_ptr()).qp_num };
+        let parents = Parents { _pd: pd, _send_cq: send_cq, _recv_cq: recv_cq };
+        Ok(QpHandle { qp, number, parents: ManuallyDrop::new(parents) })
+    }
+
+    /// What asynchronous events name it by.
+    pub(crate) fn key(&self) -> usize {
+        self.qp.as_ptr().addr()
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// `ibv_modify_qp`, of the attributes in the mask.
+    pub(crate) fn modify(&self, attr: &ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
+        let mut attr = *attr;
+        // SAFETY: the queue pair is live; the attributes are read during the call only.
+        conv::zero_or_errno(unsafe { calls::ibv_modify_qp(self.qp.as_ptr(), &mut attr, mask) })
+    }
+
+    /// `ibv_query_qp`.
+    pub(crate) fn query(&self, mask: c_int) -> Result<ibv_qp_attr, Errno> {
+        let mut attr = zeroed_attr();
+        // SAFETY: all zero is a value of this struct of integers and pointers that may be NULL.
+        let mut init: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the queue pair is live; both structs are written during the call only.
+        let returned = unsafe { calls::ibv_query_qp(self.qp.as_ptr(), &mut attr, mask, &mut init) };
+        conv::zero_or_errno(returned).map(|()| attr)
+    }
+
+    /// `ibv_post_send`: posts a chain of work requests. On a failure `bad` is the first that was not
+    /// taken, or what it was before where the provider does not say.
+    ///
+    /// # Safety
+    ///
+    /// The chain is well formed and good during the call. The memory it names stays valid, and is
+    /// neither read nor written but as its owner may while the device does, until the work request is
+    /// complete or [`destroy`](QpHandle::destroy) succeeded.
+    #[inline]
+    pub(crate) unsafe fn post_send(
+        &self,
+        chain: *mut ibv_send_wr,
+        bad: &mut *mut ibv_send_wr,
+    ) -> Result<(), Errno> {
+        // SAFETY: the queue pair, and with it the context that it points to, is live; the chain by
+        // this function's own contract.
+        let returned = unsafe {
+            let qp = self.qp.as_ptr();
+            match (*(*qp).context).ops.post_send {
+                Some(post) => post(qp, chain, bad),
+                None => libc::EOPNOTSUPP,
+            }
+        };
+        conv::zero_or_errno(returned)
+    }
+
+    /// `ibv_post_recv`, as [`post_send`](QpHandle::post_send).
+    ///
+    /// # Safety
+    ///
+    /// As for [`post_send`](QpHandle::post_send); the device writes the memory.
+    #[inline]
+    pub(crate) unsafe fn post_recv(
+        &self,
+        chain: *mut ibv_recv_wr,
+        bad: &mut *mut ibv_recv_wr,
+    ) -> Result<(), Errno> {
+        // SAFETY: as in post_send.
+        let returned = unsafe {
+            let qp = self.qp.as_ptr();
+            match (*(*qp).context).ops.post_recv {
+                Some(post) => post(qp, chain, bad),
+                None => libc::EOPNOTSUPP,
+            }
+        };
+        conv::zero_or_errno(returned)
+    }
+
+    /// `ibv_destroy_qp`: when it succeeded the device touches none of the memory posted on it any
+    /// more. If it fails, the queue pair comes back.
+    pub(crate) fn destroy(self) -> Result<(), (QpHandle, Errno)> {
+        // SAFETY: made by us, and the handle is given up only if this succeeds.
+        let returned = unsafe { calls::ibv_destroy_qp(self.qp.as_ptr()) };
+        match conv::zero_or_errno(returned) {
+            Ok(()) => {
+                drop(ManuallyDrop::into_inner(self.parents));
+                Ok(())
+            }
+            Err(errno) => Err((self, errno)),
+        }
+    }
+}
