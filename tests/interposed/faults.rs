@@ -14,9 +14,9 @@ macro_rules! control {
         fn $name($($arg: $type),*) -> $ret {
             let name = concat!(stringify!($name), "\0");
             let found = find(CStr::from_bytes_with_nul(name.as_bytes()).expect("one NUL"));
+            type Function = extern "C" fn($($type),*) -> $ret;
             // SAFETY: the interposer's `control` has a function of this name and type.
-            let function =
-                unsafe { std::mem::transmute::<*mut c_void, extern "C" fn($($type),*) -> $ret>(found) };
+            let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
             function($($arg),*)
         }
     )*};

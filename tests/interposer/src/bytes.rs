@@ -55,20 +55,6 @@ pub(crate) unsafe fn fill(segments: &[Segment], byte: u8) {
     }
 }
 
-/// Reads every byte, for the sake of reading.
-///
-/// # Safety
-///
-/// All of it is mapped.
-pub(crate) unsafe fn look(segments: &[Segment]) {
-    for (address, length) in segments {
-        for offset in 0..*length {
-            // SAFETY: inside of the segment, which is mapped.
-            unsafe { at(address + offset).read_volatile() };
-        }
-    }
-}
-
 /// A copy of what is there.
 ///
 /// # Safety

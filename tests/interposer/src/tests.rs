@@ -3,6 +3,7 @@
 mod control;
 mod failures;
 mod messages;
+mod misuse;
 mod notify;
 mod remote;
 mod rig;
