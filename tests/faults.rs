@@ -88,7 +88,7 @@ interposed! {
         let snapshot = directory.cached();
         for (address, device) in [("192.0.2.10", "loop0"), ("192.0.2.20", "empty0")] {
             let mut rows = snapshot.by_ip(ip(address));
-            let found = rows.next().and_then(|row| snapshot.device_of(&row)).map(|d| d.name());
+            let found = rows.next().and_then(|row| snapshot.device_of(row)).map(|d| d.name());
             assert_eq!(found, Some(device));
         }
         drop((snapshot, directory));

@@ -9,6 +9,17 @@
 //! The functions named `rdma_fault_*` (`control`) make verbs fail, completions wrong, and events
 //! happen; a program finds them with `dlsym`. Everything else bears the names of libibverbs.
 //!
+//! It is stricter than some real devices: a place in a queue is free again when its completion was
+//! polled, not before; `lkey` and `rkey` differ; all that means nothing in a completion is filled with
+//! what looks wrong. Where devices differ otherwise it does as rxe: what queues grant, completions of a dead
+//! queue pair, an overflowing completion queue.
+//!
+//! It has no time: a send waits for a receive for ever unless `rnr_retry` is 0, and for a peer that is
+//! not connected yet; a peer that failed or is gone is told at once. It has RC only, one port, no memory
+//! windows, no loss of packets, no order of bytes inside a transfer, no drained event in SQD, no extended verbs
+//! but the two queries; a row of the GID table that is in use can go all the same. Address handles are checked and
+//! lead nowhere.
+//!
 //! Every object is known by its address, which is looked up and not followed: a call on an object
 //! that was destroyed ends the program with a message. What is given to C is never freed, and its
 //! operations are exchanged for some that end the program, so that this is seen and not undefined.

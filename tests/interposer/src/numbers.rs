@@ -91,7 +91,8 @@ pub(crate) mod event {
 
 /// What the devices allow.
 pub(crate) mod limit {
-    pub(crate) const QP_WR: u32 = 16_384;
+    // One less than a power of two, so that no more is granted.
+    pub(crate) const QP_WR: u32 = 16_383;
     pub(crate) const SGE: u32 = 32;
     pub(crate) const INLINE: u32 = 512;
     pub(crate) const CQE: u32 = 65_535;

@@ -111,3 +111,49 @@ fn what_nobody_took_goes_with_the_queue() {
     assert_eq!(ibv_destroy_cq(rig.cq), 0);
     assert_eq!(event(&rig), Err(libc::EAGAIN));
 }
+
+/// A reader that arms, drains, then waits, and a writer that does not wait for it: no wake-up is lost.
+#[test]
+fn no_wake_up_is_lost() {
+    const ROUNDS: usize = 20_000;
+    let rig = Rig::new();
+    let [a, b] = rig.qps;
+    let ids = [rig.cq.expose_provenance(), rig.channel.expose_provenance()];
+    let reader = thread::spawn(move || {
+        let [cq, channel] = ids;
+        let cq = std::ptr::with_exposed_provenance_mut(cq);
+        let channel = std::ptr::with_exposed_provenance_mut(channel);
+        let (mut told, mut events) = (0, 0);
+        while told < ROUNDS * 2 {
+            // SAFETY: the queue is there.
+            assert_eq!(unsafe { req_notify(cq, 0) }, 0);
+            loop {
+                let count = poll_all(cq).len();
+                told += count;
+                if count == 0 {
+                    break;
+                }
+            }
+            if told < ROUNDS * 2 {
+                let (mut from, mut context) = (null_mut(), null_mut());
+                // SAFETY: there is room for both.
+                assert_eq!(unsafe { ibv_get_cq_event(channel, &mut from, &mut context) }, 0);
+                events += 1;
+            }
+        }
+        ibv_ack_cq_events(cq, events);
+    });
+    let mut sent = 0;
+    while sent < ROUNDS {
+        // Full for a moment, when the reader is behind.
+        if post_recv(b, 1, &mut []) != 0 {
+            thread::yield_now();
+            continue;
+        }
+        while post_sends(a, &mut [send_wr(2, &mut [])]).0 != 0 {
+            thread::yield_now();
+        }
+        sent += 1;
+    }
+    reader.join().expect("the reader");
+}
