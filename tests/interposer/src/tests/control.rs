@@ -31,7 +31,7 @@ pub(super) fn events(rig: &Rig) -> Vec<(i32, u64)> {
 fn message(rig: &Rig, n: u64) {
     let [a, b] = rig.qps;
     assert_eq!(post_recv(b, n, &mut [rig.sge(SIZE, 8)]), 0);
-    post_send(a, send_wr(n + 100, &mut [rig.sge(0, 8)]));
+    post_send(a, send_wr(n + 100, &[rig.sge(0, 8)]));
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn the_device_touches_what_it_has_and_nothing_else() {
     assert_eq!(rdma_fault_touch_all(0x55, None), 8);
     assert_eq!(rig.read(SIZE, 13), *b"UUUU\0\0\0\0UUUU\0");
     rdma_fault_hold(1);
-    post_send(a, send_wr(2, &mut [rig.sge(0, 8)]));
+    post_send(a, send_wr(2, &[rig.sge(0, 8)]));
     assert_eq!((rdma_fault_touch_all(0x56, Some(&mut read)), read), (8, 8), "not told yet");
     assert_eq!(rdma_fault_release(1), 1);
     assert_eq!((rdma_fault_touch_all(0x57, Some(&mut read)), read), (0, 8), "told");
@@ -149,11 +149,11 @@ fn the_empty_device_completes_at_once() {
     let pd = crate::memory::ibv_alloc_pd(context);
     let cq = ibv_create_cq(context, 15, null_mut(), null_mut(), 0);
     let qp = create_qp(pd, cq, null_mut());
-    let mut silent = send_wr(3, &mut []);
+    let mut silent = send_wr(3, &[]);
     silent.send_flags = 0;
     for _ in 0..10 {
         assert_eq!(post_recv(qp, 1, &mut []), 0);
-        let mut chain = [send_wr(2, &mut []), silent, send_wr(4, &mut [])];
+        let mut chain = [send_wr(2, &[]), silent.clone(), send_wr(4, &[])];
         assert_eq!(post_sends(qp, &mut chain), (0, None));
         let told: Vec<_> =
             poll_all(cq).iter().map(|wc| (wc.wr_id, wc.status, wc.opcode, wc.byte_len)).collect();

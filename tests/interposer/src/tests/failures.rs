@@ -17,10 +17,10 @@ fn a_failure_flushes_everything_in_order() {
     }
     let mut bad = rig.sge(0, 8);
     bad.lkey += 1;
-    let mut quiet = send_wr(3, &mut []);
+    let mut quiet = send_wr(3, &[]);
     quiet.send_flags = 0;
-    let mut bad = [bad];
-    let mut wrs = [send_wr(1, &mut []), send_wr(2, &mut bad), quiet, send_wr(4, &mut [])];
+    let bad = [bad];
+    let mut wrs = [send_wr(1, &[]), send_wr(2, &bad), quiet, send_wr(4, &[])];
     // No receive is there: they all wait.
     assert_eq!(post_sends(a, &mut wrs), (0, None));
     assert_eq!(post_recv(rig.qps[1], 21, &mut []), 0);
@@ -39,7 +39,7 @@ fn a_failure_flushes_everything_in_order() {
     );
     assert_eq!(state_of(a), state::ERR);
     // What is posted now is flushed, too.
-    post_send(a, send_wr(5, &mut []));
+    post_send(a, send_wr(5, &[]));
     assert_eq!(post_recv(a, 14, &mut []), 0);
     assert_eq!(rig.polled(), [(5, FLUSH, 0), (14, FLUSH, 0)]);
     rdma_fault_recv_in_err_vanishes(1);
@@ -52,7 +52,7 @@ fn a_receive_that_is_too_small_fails_both() {
     let rig = Rig::new();
     let [a, b] = rig.qps;
     assert_eq!(post_recv(b, 7, &mut [rig.sge(SIZE, 3)]), 0);
-    post_send(a, send_wr(1, &mut [rig.sge(0, 4)]));
+    post_send(a, send_wr(1, &[rig.sge(0, 4)]));
     assert_eq!(rig.polled(), [(7, status::LOC_LEN_ERR, 0), (1, status::REM_INV_REQ_ERR, 0)]);
 }
 
@@ -60,13 +60,13 @@ fn a_receive_that_is_too_small_fails_both() {
 fn a_peer_that_is_gone_is_told() {
     let rig = Rig::new();
     let [a, b] = rig.qps;
-    post_send(a, send_wr(1, &mut []));
+    post_send(a, send_wr(1, &[]));
     assert!(rig.poll().is_empty());
     assert_eq!(post_recv(b, 7, &mut []), 0);
     assert_eq!(post_recv(b, 8, &mut []), 0);
     assert_eq!(ibv_destroy_cq(rig.cq), libc::EBUSY);
     assert_eq!(ibv_destroy_qp(b), 0);
-    post_send(a, send_wr(2, &mut []));
+    post_send(a, send_wr(2, &[]));
     // What was there stays; the receive that was not used yields nothing.
     let expected = [(7, 0, wc::RECV), (1, 0, wc::SEND), (2, status::RETRY_EXC_ERR, 0)];
     assert_eq!(rig.polled(), expected);
@@ -82,7 +82,7 @@ fn no_receive_and_no_patience() {
     for (to, mask) in [(state::INIT, TO_INIT), (state::RTR, TO_RTR), (state::RTS, TO_RTS)] {
         assert_eq!(modify(a, &attr, to, mask), 0);
     }
-    post_send(a, send_wr(1, &mut []));
+    post_send(a, send_wr(1, &[]));
     assert_eq!(rig.polled(), [(1, status::RNR_RETRY_EXC_ERR, 0)]);
 }
 
@@ -90,7 +90,7 @@ fn no_receive_and_no_patience() {
 fn a_chain_that_does_not_fit_is_taken_to_where_it_does() {
     let rig = Rig::new();
     let [a, _] = rig.qps;
-    let mut wrs: Vec<_> = (0..9).map(|n| send_wr(n, &mut [])).collect();
+    let mut wrs: Vec<_> = (0..9).map(|n| send_wr(n, &[])).collect();
     assert_eq!(post_sends(a, &mut wrs), (libc::ENOMEM, Some(7)));
     assert_eq!(rdma_fault_break(a.cast()), 0);
     assert_eq!(rig.poll().len(), 7);
@@ -98,7 +98,7 @@ fn a_chain_that_does_not_fit_is_taken_to_where_it_does() {
 
 #[test]
 fn posts_fail_in_every_way() {
-    let write = |rig: &Rig, n| rdma_wr(n, op::RDMA_WRITE, &mut [], rig.address(0), rig.rkey());
+    let write = |rig: &Rig, n| rdma_wr(n, op::RDMA_WRITE, &[], rig.address(0), rig.rkey());
     // How, what is named, and what was taken.
     let ways = [(0, Some(1), 1), (1, None, 3), (2, None, 0), (3, Some(99), 3), (4, Some(99), 0)];
     for (mode, named, taken) in ways {

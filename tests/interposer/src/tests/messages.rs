@@ -13,7 +13,7 @@ fn a_message_arrives_with_its_length() {
     let [a, b] = rig.qps;
     assert_eq!(post_recv(b, 7, &mut [rig.sge(SIZE, 100)]), 0);
     rig.write(0, b"hello");
-    post_send(a, send_wr(1, &mut [rig.sge(0, 5)]));
+    post_send(a, send_wr(1, &[rig.sge(0, 5)]));
     let told = rig.poll();
     assert_eq!(told.len(), 2);
     let recv = told[0];
@@ -31,8 +31,8 @@ fn pieces_are_gathered_and_scattered() {
     rig.write(0, b"abcdefgh");
     let mut target = [rig.sge(SIZE, 1), rig.sge(SIZE + 10, 0), rig.sge(SIZE + 20, 50)];
     assert_eq!(post_recv(b, 7, &mut target), 0);
-    let mut source = [rig.sge(4, 4), rig.sge(0, 0), rig.sge(0, 4)];
-    post_send(a, send_wr(1, &mut source));
+    let source = [rig.sge(4, 4), rig.sge(0, 0), rig.sge(0, 4)];
+    post_send(a, send_wr(1, &source));
     assert_eq!(rig.poll()[0].byte_len, 8);
     assert_eq!(
         (rig.read(SIZE, 2), rig.read(SIZE + 20, 8)),
@@ -45,7 +45,7 @@ fn nothing_can_be_sent() {
     let rig = Rig::new();
     let [a, b] = rig.qps;
     assert_eq!(post_recv(b, 7, &mut []), 0);
-    post_send(a, send_wr(1, &mut []));
+    post_send(a, send_wr(1, &[]));
     assert_eq!(rig.polled(), [(7, 0, wc::RECV), (1, 0, wc::SEND)]);
 }
 
@@ -54,11 +54,11 @@ fn a_send_waits_for_a_receive_and_those_behind_it_too() {
     let rig = Rig::new();
     let [a, b] = rig.qps;
     rig.write(0, b"12");
-    post_send(a, send_wr(1, &mut [rig.sge(0, 1)]));
-    post_send(a, send_wr(2, &mut [rig.sge(1, 1)]));
+    post_send(a, send_wr(1, &[rig.sge(0, 1)]));
+    post_send(a, send_wr(2, &[rig.sge(1, 1)]));
     // What needs no receive waits as well.
     let remote = rig.address(SIZE + 8);
-    post_send(a, rdma_wr(3, op::RDMA_WRITE, &mut [rig.sge(0, 2)], remote, rig.rkey()));
+    post_send(a, rdma_wr(3, op::RDMA_WRITE, &[rig.sge(0, 2)], remote, rig.rkey()));
     assert!(rig.poll().is_empty());
     assert_eq!(post_recv(b, 11, &mut [rig.sge(SIZE, 1)]), 0);
     assert_eq!(rig.polled(), [(11, 0, wc::RECV), (1, 0, wc::SEND)]);
@@ -74,16 +74,16 @@ fn immediate_data_and_a_key_that_ends_come_along() {
     for n in 0..3 {
         assert_eq!(post_recv(b, n, &mut [rig.sge(SIZE, 8)]), 0);
     }
-    let mut wr = send_wr(1, &mut [rig.sge(0, 4)]);
+    let mut wr = send_wr(1, &[rig.sge(0, 4)]);
     (wr.opcode, wr.imm_data) = (op::SEND_WITH_IMM, 0x1234);
     post_send(a, wr);
-    let mut sges = [rig.sge(0, 2)];
+    let sges = [rig.sge(0, 2)];
     let remote = rig.address(SIZE + 100);
-    let mut wr = rdma_wr(2, op::RDMA_WRITE_WITH_IMM, &mut sges, remote, rig.rkey());
+    let mut wr = rdma_wr(2, op::RDMA_WRITE_WITH_IMM, &sges, remote, rig.rkey());
     wr.imm_data = 0x5678;
     rig.write(0, b"xy");
     post_send(a, wr);
-    let mut wr = send_wr(3, &mut [rig.sge(0, 4)]);
+    let mut wr = send_wr(3, &[rig.sge(0, 4)]);
     (wr.opcode, wr.imm_data) = (op::SEND_WITH_INV, rig.rkey());
     post_send(a, wr);
     let told = rig.poll();
@@ -99,7 +99,7 @@ fn immediate_data_and_a_key_that_ends_come_along() {
     );
     assert_eq!(rig.read(SIZE + 100, 2), b"xy");
     // The key is over.
-    post_send(a, rdma_wr(4, op::RDMA_WRITE, &mut [rig.sge(0, 1)], remote, rig.rkey()));
+    post_send(a, rdma_wr(4, op::RDMA_WRITE, &[rig.sge(0, 1)], remote, rig.rkey()));
     assert_eq!(rig.polled(), [(4, status::REM_ACCESS_ERR, 0)]);
 }
 
@@ -109,18 +109,18 @@ fn inline_memory_is_free_at_once_and_needs_no_key() {
     let [a, b] = rig.qps;
     let mut text = *b"inline";
     let addr = text.as_mut_ptr().expose_provenance() as u64;
-    let mut wr = send_wr(1, &mut [crate::abi::ibv_sge { addr, length: 6, lkey: 0 }]);
+    let mut wr = send_wr(1, &[crate::abi::ibv_sge { addr, length: 6, lkey: 0 }]);
     wr.send_flags |= flag::INLINE;
     post_send(a, wr);
     text = *b"??????";
     assert_eq!(post_recv(b, 7, &mut [rig.sge(SIZE, 6)]), 0);
     assert_eq!((rig.read(SIZE, 6), text), (b"inline".to_vec(), *b"??????"));
     // More than was granted, and a read, are refused.
-    let mut wr = send_wr(2, &mut [rig.sge(0, 65)]);
+    let mut wr = send_wr(2, &[rig.sge(0, 65)]);
     wr.send_flags |= flag::INLINE;
     assert_eq!(post_sends(a, &mut [wr]), (libc::EINVAL, Some(0)));
-    let mut sges = [rig.sge(0, 8)];
-    let mut wr = rdma_wr(3, op::RDMA_READ, &mut sges, rig.address(0), rig.rkey());
+    let sges = [rig.sge(0, 8)];
+    let mut wr = rdma_wr(3, op::RDMA_READ, &sges, rig.address(0), rig.rkey());
     wr.send_flags |= flag::INLINE;
     assert_eq!(post_sends(a, &mut [wr]), (libc::EINVAL, Some(0)));
 }
@@ -130,7 +130,7 @@ fn what_is_not_signaled_completes_silently_and_is_freed_by_the_next_that_is() {
     let rig = Rig::new();
     let [a, _] = rig.qps;
     let write = |n: u64| {
-        let mut wr = rdma_wr(n, op::RDMA_WRITE, &mut [], rig.address(SIZE), rig.rkey());
+        let mut wr = rdma_wr(n, op::RDMA_WRITE, &[], rig.address(SIZE), rig.rkey());
         wr.send_flags = if n == 6 { flag::SIGNALED } else { 0 };
         wr
     };
@@ -182,7 +182,7 @@ fn a_shared_receive_queue_serves_several_and_says_when_it_runs_low() {
     // SAFETY: the attributes are there.
     assert_eq!(unsafe { ibv_modify_srq(srq, &mut limit, 2) }, 0);
     for [a, _] in pairs {
-        post_send(a, send_wr(9, &mut [rig.sge(0, 1)]));
+        post_send(a, send_wr(9, &[rig.sge(0, 1)]));
     }
     assert_eq!(super::control::events(&rig), [(15, srq.addr() as u64)]);
     let told: Vec<u64> = rig.poll().iter().map(|wc| wc.wr_id).collect();

@@ -41,7 +41,7 @@ mod ends {
     fn a_post_after_the_end() {
         let rig = Rig::new();
         assert_eq!(ibv_destroy_qp(rig.qps[0]), 0);
-        post_send(rig.qps[0], send_wr(1, &mut []));
+        post_send(rig.qps[0], send_wr(1, &[]));
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn arm(rig: &Rig, solicited_only: i32) {
 fn message(rig: &Rig, flags: u32) {
     let [a, b] = rig.qps;
     assert_eq!(post_recv(b, 1, &mut []), 0);
-    let mut wr = send_wr(2, &mut []);
+    let mut wr = send_wr(2, &[]);
     wr.send_flags = flags;
     post_send(a, wr);
     rig.poll();
@@ -150,7 +150,7 @@ fn no_wake_up_is_lost() {
             thread::yield_now();
             continue;
         }
-        while post_sends(a, &mut [send_wr(2, &mut [])]).0 != 0 {
+        while post_sends(a, &mut [send_wr(2, &[])]).0 != 0 {
             thread::yield_now();
         }
         sent += 1;

@@ -1,7 +1,7 @@
 //! Writes, reads and atomics on a peer's memory, and what it does not grant.
 
 use super::rig::*;
-use crate::abi::{atomic, ibv_send_wr};
+use crate::abi::{atomic, ibv_sge};
 use crate::memory::{ibv_dereg_mr, ibv_reg_mr};
 use crate::numbers::{access, state, status, wc, wr as op};
 
@@ -11,18 +11,18 @@ fn a_write_and_a_read() {
     let [a, b] = rig.qps;
     rig.write(0, b"out");
     let there = rig.address(SIZE + 100);
-    post_send(a, rdma_wr(1, op::RDMA_WRITE, &mut [rig.sge(0, 3)], there, rig.rkey()));
+    post_send(a, rdma_wr(1, op::RDMA_WRITE, &[rig.sge(0, 3)], there, rig.rkey()));
     assert_eq!(rig.read(SIZE + 100, 4), b"out\0");
-    let mut sges = [rig.sge(SIZE, 1), rig.sge(SIZE + 1, 2)];
-    post_send(b, rdma_wr(2, op::RDMA_READ, &mut sges, rig.address(0), rig.rkey()));
+    let sges = [rig.sge(SIZE, 1), rig.sge(SIZE + 1, 2)];
+    post_send(b, rdma_wr(2, op::RDMA_READ, &sges, rig.address(0), rig.rkey()));
     assert_eq!(rig.read(SIZE, 3), b"out");
     let told = rig.poll();
     assert_eq!((told[0].opcode, told[1].opcode), (wc::RDMA_WRITE, wc::RDMA_READ));
     assert_eq!(told[1].byte_len, 3);
 }
 
-fn atomic_wr(rig: &Rig, opcode: u32, remote: u64, values: (u64, u64)) -> ibv_send_wr {
-    let mut wr = send_wr(1, &mut []);
+fn atomic_wr(rig: &Rig, opcode: u32, sges: &[ibv_sge], remote: u64, values: (u64, u64)) -> SendWr {
+    let mut wr = send_wr(1, sges);
     wr.opcode = opcode;
     let (compare_add, swap) = values;
     wr.wr.atomic = atomic { remote_addr: remote, compare_add, swap, rkey: rig.rkey() };
@@ -42,10 +42,8 @@ fn atomics_give_what_was_there() {
         (op::CMP_AND_SWP, (8, 1), 8, 1),
         (op::FETCH_AND_ADD, (u64::MAX, 0), 1, 0),
     ] {
-        let mut sges = [rig.sge(0, 4), rig.sge(4, 4)];
-        let mut wr = atomic_wr(&rig, opcode, there, values);
-        (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), 2);
-        post_send(a, wr);
+        let sges = [rig.sge(0, 4), rig.sge(4, 4)];
+        post_send(a, atomic_wr(&rig, opcode, &sges, there, values));
         assert_eq!((value(0), value(SIZE)), (before, after));
     }
     let told: Vec<_> = rig.poll().iter().map(|wc| (wc.opcode, wc.byte_len)).collect();
@@ -56,10 +54,8 @@ fn atomics_give_what_was_there() {
 fn an_atomic_that_is_not_aligned_fails() {
     let rig = Rig::new();
     let [a, b] = rig.qps;
-    let mut sges = [rig.sge(0, 8)];
-    let mut wr = atomic_wr(&rig, op::FETCH_AND_ADD, rig.address(SIZE + 4), (1, 0));
-    (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), 1);
-    post_send(a, wr);
+    let there = rig.address(SIZE + 4);
+    post_send(a, atomic_wr(&rig, op::FETCH_AND_ADD, &[rig.sge(0, 8)], there, (1, 0)));
     assert_eq!(rig.polled(), [(1, status::REM_INV_REQ_ERR, 0)]);
     assert_eq!((state_of(a), state_of(b)), (state::ERR, state::ERR));
 }
@@ -79,7 +75,7 @@ fn what_is_not_granted_is_refused() {
         let [a, b] = rig.qps;
         let remote = rig.address(0).wrapping_add(offset as u64);
         let rkey = rig.rkey().wrapping_add(key);
-        post_send(a, rdma_wr(1, opcode, &mut [rig.sge(0, length)], remote, rkey));
+        post_send(a, rdma_wr(1, opcode, &[rig.sge(0, length)], remote, rkey));
         assert_eq!(rig.polled(), [(1, status::REM_ACCESS_ERR, 0)], "{opcode} {offset} {length}");
         assert_eq!((state_of(a), state_of(b)), (state::ERR, state::ERR));
         assert_eq!(super::control::events(&rig), [(3, b.addr() as u64)]);
@@ -92,7 +88,7 @@ fn a_local_key_of_another_region_or_none_is_refused() {
     let [a, _] = rig.qps;
     let mut sge = rig.sge(0, 1);
     sge.lkey = rig.rkey();
-    post_send(a, send_wr(1, &mut [sge]));
+    post_send(a, send_wr(1, &[sge]));
     assert_eq!(rig.polled(), [(1, status::LOC_PROT_ERR, 0)]);
 }
 
@@ -105,8 +101,8 @@ fn the_rights_are_those_of_the_region_and_of_the_queue_pair() {
     connect(a, b);
     assert_eq!(modify(b, &attr, state::INIT, TO_INIT), 0);
     assert_eq!(modify(b, &attr, state::RTR, TO_RTR), 0);
-    post_send(a, rdma_wr(1, op::RDMA_READ, &mut [rig.sge(0, 1)], rig.address(SIZE), rig.rkey()));
-    post_send(a, rdma_wr(2, op::RDMA_WRITE, &mut [rig.sge(0, 1)], rig.address(SIZE), rig.rkey()));
+    post_send(a, rdma_wr(1, op::RDMA_READ, &[rig.sge(0, 1)], rig.address(SIZE), rig.rkey()));
+    post_send(a, rdma_wr(2, op::RDMA_WRITE, &[rig.sge(0, 1)], rig.address(SIZE), rig.rkey()));
     assert_eq!(rig.polled(), [(1, 0, wc::RDMA_READ), (2, status::REM_ACCESS_ERR, 0)]);
 }
 
@@ -126,6 +122,6 @@ fn memory_is_the_devices_until_it_is_deregistered() {
     sge.lkey = lkey;
     assert_eq!(post_recv(b, 1, &mut [sge]), 0);
     assert_eq!(ibv_dereg_mr(second), 0, "with a receive on it");
-    post_send(a, send_wr(2, &mut [rig.sge(100, 4)]));
+    post_send(a, send_wr(2, &[rig.sge(100, 4)]));
     assert_eq!(rig.polled(), [(1, status::LOC_PROT_ERR, 0), (2, status::REM_OP_ERR, 0)]);
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::mem::zeroed;
+use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -215,23 +216,43 @@ pub(super) fn poll_all(cq: *mut ibv_cq) -> Vec<ibv_wc> {
     room[..usize::try_from(count).expect("a count")].to_vec()
 }
 
+/// A work request that has its pieces with it.
+#[derive(Clone)]
+pub(super) struct SendWr {
+    raw: ibv_send_wr,
+    sges: Vec<ibv_sge>,
+}
+
+impl Deref for SendWr {
+    type Target = ibv_send_wr;
+
+    fn deref(&self) -> &ibv_send_wr {
+        &self.raw
+    }
+}
+
+impl DerefMut for SendWr {
+    fn deref_mut(&mut self) -> &mut ibv_send_wr {
+        &mut self.raw
+    }
+}
+
 /// A send of these pieces, signaled.
-pub(super) fn send_wr(wr_id: u64, sges: &mut [ibv_sge]) -> ibv_send_wr {
+pub(super) fn send_wr(wr_id: u64, sges: &[ibv_sge]) -> SendWr {
     // SAFETY: all zero is a value of this struct of integers, pointers and a union of them.
-    let mut wr: ibv_send_wr = unsafe { zeroed() };
-    (wr.wr_id, wr.opcode, wr.send_flags) = (wr_id, op::SEND, flag::SIGNALED);
-    (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), sges.len() as c_int);
-    wr
+    let mut raw: ibv_send_wr = unsafe { zeroed() };
+    (raw.wr_id, raw.opcode, raw.send_flags) = (wr_id, op::SEND, flag::SIGNALED);
+    SendWr { raw, sges: sges.to_vec() }
 }
 
 /// A request for a peer's memory.
 pub(super) fn rdma_wr(
     wr_id: u64,
     opcode: c_uint,
-    sges: &mut [ibv_sge],
+    sges: &[ibv_sge],
     remote_addr: u64,
     rkey: u32,
-) -> ibv_send_wr {
+) -> SendWr {
     let mut wr = send_wr(wr_id, sges);
     wr.opcode = opcode;
     wr.wr.rdma = rdma { remote_addr, rkey };
@@ -239,10 +260,15 @@ pub(super) fn rdma_wr(
 }
 
 /// Posts a chain of these; what it gave, and the place of the one that was named.
-pub(super) fn post_sends(qp: *mut ibv_qp, wrs: &mut [ibv_send_wr]) -> (c_int, Option<usize>) {
-    let first = wrs.as_mut_ptr();
-    for n in 1..wrs.len() {
-        // SAFETY: inside of the slice.
+pub(super) fn post_sends(qp: *mut ibv_qp, wrs: &mut [SendWr]) -> (c_int, Option<usize>) {
+    let mut chain: Vec<ibv_send_wr> = Vec::new();
+    for wr in wrs {
+        let (sg_list, num_sge) = (wr.sges.as_mut_ptr(), wr.sges.len() as c_int);
+        chain.push(ibv_send_wr { sg_list, num_sge, ..wr.raw });
+    }
+    let first = chain.as_mut_ptr();
+    for n in 1..chain.len() {
+        // SAFETY: inside of the chain.
         unsafe { (*first.add(n - 1)).next = first.add(n) };
     }
     let mut bad = null_mut();
@@ -253,7 +279,7 @@ pub(super) fn post_sends(qp: *mut ibv_qp, wrs: &mut [ibv_send_wr]) -> (c_int, Op
     (gave, (!bad.is_null()).then_some(place))
 }
 
-pub(super) fn post_send(qp: *mut ibv_qp, wr: ibv_send_wr) {
+pub(super) fn post_send(qp: *mut ibv_qp, wr: SendWr) {
     assert_eq!(post_sends(qp, &mut [wr]), (0, None));
 }
 

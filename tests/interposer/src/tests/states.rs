@@ -50,7 +50,7 @@ fn posts_are_refused_before_their_time() {
     let attr = attributes(b);
     assert_eq!(post_recv(a, 1, &mut []), libc::EINVAL);
     for (to, mask) in [(state::INIT, TO_INIT), (state::RTR, TO_RTR)] {
-        assert_eq!(post_sends(a, &mut [send_wr(1, &mut [])]), (libc::EINVAL, Some(0)));
+        assert_eq!(post_sends(a, &mut [send_wr(1, &[])]), (libc::EINVAL, Some(0)));
         assert_eq!(modify(a, &attr, to, mask), 0);
         assert_eq!(post_recv(a, 1, &mut []), 0);
     }
@@ -63,7 +63,7 @@ fn a_send_waits_for_its_peer_to_be_connected() {
     connect(a, b);
     assert_eq!(modify(b, &attributes(a), state::INIT, TO_INIT), 0);
     assert_eq!(post_recv(b, 7, &mut []), 0);
-    post_send(a, send_wr(1, &mut []));
+    post_send(a, send_wr(1, &[]));
     assert!(rig.poll().is_empty());
     assert_eq!(modify(b, &attributes(a), state::RTR, TO_RTR), 0);
     assert_eq!(rig.poll().len(), 2);
