@@ -1,0 +1,61 @@
+//! Stands in for libibverbs in a program that it is preloaded into: two devices in memory, and
+//! faults on demand.
+//!
+//! * `loop0` works: queue pairs of one process, connected by their numbers, reach each other.
+//!   Everything happens inside the call that causes it, under one lock.
+//! * `empty0` does nothing as fast as it can: every signaled work request completes at once. What
+//!   a program costs above the verbs is measured on it.
+//!
+//! The functions named `rdma_fault_*` (`control`) make verbs fail, completions wrong, and events
+//! happen; a program finds them with `dlsym`. Everything else bears the names of libibverbs.
+//!
+//! It is stricter than some real devices: a place in a queue is free again when its completion was
+//! polled, not before; `lkey` and `rkey` differ; all that means nothing in a completion is filled with
+//! what looks wrong. Where devices differ otherwise it does as rxe: what queues grant, completions of a dead
+//! queue pair, an overflowing completion queue.
+//!
+//! It has no time: a send waits for a receive for ever unless `rnr_retry` is 0, and for a peer that is
+//! not connected yet; a peer that failed or is gone is told at once. It has RC only, one port, no memory
+//! windows, no loss of packets, no order of bytes inside a transfer, no drained event in SQD, no extended verbs
+//! but the two queries; a row of the GID table that is in use can go all the same. Address handles are checked and
+//! lead nowhere.
+//!
+//! Every object is known by its address, which is looked up and not followed: a call on an object
+//! that was destroyed ends the program with a message. What is given to C is never freed, and its
+//! operations are exchanged for some that end the program, so that this is seen and not undefined.
+
+/// The crate's own declarations of the C structs: one set for both sides.
+#[path = "../../../src/sys"]
+#[allow(dead_code, unreachable_pub)]
+mod sys {
+    pub(crate) mod abi;
+}
+
+mod address;
+mod bytes;
+mod channel;
+mod context;
+mod control;
+mod cq;
+mod device;
+mod empty;
+mod event;
+mod execute;
+mod faults;
+mod gids;
+mod given;
+mod inspect;
+mod memory;
+mod numbers;
+mod post;
+mod qp;
+mod srq;
+mod states;
+mod verbs;
+mod work;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use sys::abi;

@@ -1,0 +1,226 @@
+//! Posting on `loop0`: what is taken, what is refused, and what a failure says of it.
+
+use std::ffi::{c_int, c_uint};
+use std::mem::zeroed;
+use std::sync::OnceLock;
+
+use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq};
+use crate::faults::PostMode;
+use crate::given::Given;
+use crate::numbers::{flag, state, wr};
+use crate::verbs::Verb;
+use crate::work::{Place, PlaceNumber, Recv, Send};
+use crate::world::{World, there, world};
+
+/// A work request of C's, in a chain.
+trait Request: Sized {
+    /// # Safety
+    ///
+    /// `wr` is a work request.
+    unsafe fn next(wr: *mut Self) -> *mut Self;
+    /// One that is in nobody's chain.
+    fn foreign() -> *mut Self;
+}
+
+macro_rules! request {
+    ($type:ty) => {
+        impl Request for $type {
+            unsafe fn next(wr: *mut Self) -> *mut Self {
+                // SAFETY: the caller has a work request there.
+                unsafe { (*wr).next }
+            }
+
+            fn foreign() -> *mut Self {
+                static FOREIGN: OnceLock<Given<$type>> = OnceLock::new();
+                // SAFETY: all zero is a value of this struct of integers and pointers.
+                FOREIGN.get_or_init(|| Given::lasting(unsafe { zeroed() })).as_ptr()
+            }
+        }
+    };
+}
+request!(ibv_send_wr);
+request!(ibv_recv_wr);
+
+/// Takes a chain, as far as `take` and the faults let it.
+///
+/// # Safety
+///
+/// The chain is one of work requests that ends with NULL, and `bad` can be written.
+unsafe fn post<W: Request>(
+    world: &mut World,
+    verb: Verb,
+    first: *mut W,
+    bad: *mut *mut W,
+    mut take: impl FnMut(&mut World, *mut W) -> Result<(), c_int>,
+) -> c_int {
+    let called = world.call(verb);
+    let mut chain = Vec::new();
+    let mut wr = first;
+    while !wr.is_null() {
+        chain.push(wr);
+        // SAFETY: not NULL, so it is one of the chain.
+        wr = unsafe { W::next(wr) };
+    }
+    // SAFETY: the caller has room for a pointer.
+    let tell = |wr: *mut W| unsafe { bad.write(wr) };
+    if let Err(errno) = called {
+        tell(first);
+        return errno;
+    }
+    let fault = world.faults.post_fault(verb, chain.len());
+    let lost = fault.is_some_and(|fault| fault.mode.loses());
+    for (number, wr) in chain.iter().enumerate().filter(|_| !lost) {
+        let refused = fault.filter(|f| f.mode == PostMode::RefuseAt && f.at as usize == number);
+        let taken = match refused {
+            Some(fault) => Err(fault.errno),
+            None => take(world, *wr),
+        };
+        if let Err(errno) = taken {
+            tell(*wr);
+            world.pump();
+            return errno;
+        }
+    }
+    world.pump();
+    let Some(fault) = fault else { return 0 };
+    tell(if fault.mode.is_foreign() { W::foreign() } else { std::ptr::null_mut() });
+    fault.errno
+}
+
+/// # Safety
+///
+/// As C's: a chain of work requests, and `bad` can be written.
+pub(crate) unsafe extern "C" fn send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut world = world();
+    there(&mut world.qps, qp, "queue pair");
+    // SAFETY: as the caller says; what `take` is given is one of the chain.
+    unsafe { post(&mut world, Verb::PostSend, wr, bad, |world, wr| world.take_send(qp.addr(), wr)) }
+}
+
+/// # Safety
+///
+/// As [`send`].
+pub(crate) unsafe extern "C" fn recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut world = world();
+    there(&mut world.qps, qp, "queue pair");
+    // SAFETY: as the caller says; what `take` is given is one of the chain.
+    unsafe { post(&mut world, Verb::PostRecv, wr, bad, |world, wr| world.take_recv(qp.addr(), wr)) }
+}
+
+/// # Safety
+///
+/// As [`send`].
+pub(crate) unsafe extern "C" fn srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut world = world();
+    there(&mut world.srqs, srq, "shared receive queue");
+    let id = srq.addr();
+    // SAFETY: as the caller says; what `take` is given is one of the chain.
+    unsafe { post(&mut world, Verb::PostSrqRecv, wr, bad, |world, wr| world.take_srq_recv(id, wr)) }
+}
+
+/// Whether a list of entries is one for a queue that has so many at most.
+fn fits(count: c_int, most: u32) -> bool {
+    u32::try_from(count).is_ok_and(|count| count <= most)
+}
+
+/// Whether the opcode is one that is carried out here, and can send inline.
+fn known(opcode: c_uint) -> Option<bool> {
+    match opcode {
+        wr::SEND | wr::SEND_WITH_IMM | wr::SEND_WITH_INV => Some(true),
+        wr::RDMA_WRITE | wr::RDMA_WRITE_WITH_IMM => Some(true),
+        wr::RDMA_READ | wr::CMP_AND_SWP | wr::FETCH_AND_ADD => Some(false),
+        _ => None,
+    }
+}
+
+impl World {
+    /// # Safety
+    ///
+    /// `wr` is a work request.
+    unsafe fn take_send(&mut self, id: usize, wr: *mut ibv_send_wr) -> Result<(), c_int> {
+        let Some(qp) = self.qps.get_mut(&id) else { return Err(libc::EINVAL) };
+        // SAFETY: the caller has a work request there.
+        let raw = unsafe { &*wr };
+        let inline = raw.send_flags & flag::INLINE != 0;
+        let can_inline = known(raw.opcode).ok_or(libc::EINVAL)?;
+        if qp.state < state::RTS || !fits(raw.num_sge, qp.cap.max_send_sge) || inline && !can_inline
+        {
+            return Err(libc::EINVAL);
+        }
+        if qp.posted - qp.freed >= qp.cap.max_send_wr.into() {
+            return Err(libc::ENOMEM);
+        }
+        let number = PlaceNumber::Send(qp.posted);
+        let place = Place { owner: id, epoch: qp.epoch, number };
+        if inline {
+            // SAFETY: there are `num_sge` entries, which is not negative.
+            let sges = (0..raw.num_sge as usize).map(|n| unsafe { &*raw.sg_list.add(n) });
+            if sges.map(|sge| u64::from(sge.length)).sum::<u64>() > qp.cap.max_inline_data.into() {
+                return Err(libc::EINVAL);
+            }
+        }
+        // SAFETY: a work request; inline memory is the caller's.
+        qp.pending.push_back(unsafe { Send::read(wr, place, qp.all_signaled) });
+        qp.posted += 1;
+        if qp.state == state::ERR {
+            self.flush_sends(id);
+        } else {
+            self.busy.insert(id);
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// `wr` is a work request.
+    unsafe fn take_recv(&mut self, id: usize, wr: *mut ibv_recv_wr) -> Result<(), c_int> {
+        let Some(qp) = self.qps.get_mut(&id) else { return Err(libc::EINVAL) };
+        // SAFETY: the caller has a work request there.
+        let count = unsafe { (*wr).num_sge };
+        if qp.state == state::RESET || qp.srq.is_some() || !fits(count, qp.cap.max_recv_sge) {
+            return Err(libc::EINVAL);
+        }
+        if qp.recvs_taken >= qp.cap.max_recv_wr {
+            return Err(libc::ENOMEM);
+        }
+        let place = Place { owner: id, epoch: qp.epoch, number: PlaceNumber::Recv };
+        // SAFETY: a work request.
+        qp.recvs.push_back(unsafe { Recv::read(wr, place) });
+        qp.recvs_taken += 1;
+        if qp.state == state::ERR && !self.faults.recv_in_err_vanishes {
+            self.flush_recvs(id);
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// `wr` is a work request.
+    unsafe fn take_srq_recv(&mut self, id: usize, wr: *mut ibv_recv_wr) -> Result<(), c_int> {
+        let Some(srq) = self.srqs.get_mut(&id) else { return Err(libc::EINVAL) };
+        // SAFETY: the caller has a work request there.
+        if !fits(unsafe { (*wr).num_sge }, srq.attr.max_sge) {
+            return Err(libc::EINVAL);
+        }
+        if srq.taken >= srq.attr.max_wr {
+            return Err(libc::ENOMEM);
+        }
+        let place = Place { owner: id, epoch: 0, number: PlaceNumber::Shared };
+        // SAFETY: a work request.
+        srq.recvs.push_back(unsafe { Recv::read(wr, place) });
+        srq.taken += 1;
+        Ok(())
+    }
+}
