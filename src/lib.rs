@@ -38,6 +38,7 @@
 //! | the tables of a device you may not open | [`Device::gids_from_sysfs`], [`GidDirectory::open_sysfs`] |
 //! | a row to be what it was when you use it | [`Context::with_row`], [`GidMoved`] |
 //! | asynchronous events | [`Context::process_events`], [`Context::subscribe`], [`Event`] |
+//! | the path to a peer: source, device, port, GID, next hop | [`Resolver`], [`Destination`], [`Path`] |
 //! | this host's interfaces and addresses | [`HostNet`], [`NetSnapshot`] |
 //! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`], [`Subnet`] |
 //! | what went wrong | [`Error`], [`Errno`] |
@@ -75,6 +76,7 @@ mod pinned;
 mod pkey;
 mod port;
 mod query;
+mod resolve;
 mod sys;
 mod types;
 
@@ -85,7 +87,7 @@ pub use directory::{
     DirectoryDevice, DirectoryRef, DirectoryRow, DirectorySnapshot, DirectoryStats, GidDirectory,
     Locality, TableSource, Watcher,
 };
-pub use error::{Errno, Error, GidMoved, Object, Result};
+pub use error::{AddressWithDevice, Errno, Error, GidMoved, NoDeviceForAddress, Object, Result};
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
 pub use kept::CacheStats;
@@ -96,6 +98,7 @@ pub use net::{
 pub use pkey::{PKeyCache, PKeySnapshot, PortPKeys};
 pub use port::PortAttr;
 pub use query::{Choice, Criterion, Explained, Explanation, GidQuery, Reason, Verdict};
+pub use resolve::{Destination, Path, Resolution, Resolver, ResolverStats};
 pub use types::{
     AtomicCap, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid,
     LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, ParseSubnetError,
@@ -107,5 +110,6 @@ const _: fn() = || {
     fn any_thread<T: Send + Sync>() {}
     any_thread::<(DeviceList, Device, Context, EventQueue, GidCache, PKeyCache)>();
     any_thread::<(GidDirectory, Watcher, DirectorySnapshot, GidQuery, Explanation)>();
+    any_thread::<(Resolver, Resolution, Path)>();
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
 };

@@ -22,6 +22,7 @@ const LAYERS: &[&str] = &[
     "pinned",
     "directory",
     "query",
+    "resolve",
 ];
 
 fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {

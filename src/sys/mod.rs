@@ -14,7 +14,7 @@
 //!   run time: a program must start on a libibverbs without it.
 //! * `conv` names the four ways a verb tells of failure.
 //! * `device` and `context` own the C objects, so that the layers above call safe functions;
-//!   `netdev` has the two C functions about network interfaces.
+//!   `netdev` has the two C functions about network interfaces, `socket` an option that rustix lacks.
 //!
 //! # Traps met here
 //!
@@ -44,6 +44,7 @@ mod device;
 mod layout;
 pub(crate) mod netdev;
 pub(crate) mod ops;
+pub(crate) mod socket;
 
 pub(crate) use abi::{ibv_device_attr_ex as DeviceAttrRaw, ibv_port_attr as PortAttrRaw};
 pub(crate) use context::{ContextHandle, RawEvent};
