@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, p
 use super::way::{Way, no_route};
 use super::work::{Counters, Hop, Inner, Waiter};
 use super::{Destination, Path, add, host_error, row};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Error, Result};
 use crate::net::HwAddr;
 
 /// How often one resolution makes the kernel look for the neighbour: once, and again when the kernel
@@ -200,18 +200,20 @@ impl Resolution {
 
     fn ask_way(&self, generation: u64) -> Result<Way> {
         let answer = self.inner.host.route(&self.to.question())?;
-        let no_source = |error: &Error| {
-            // What the kernel says of a source that is not this host's.
-            let source = self.to.asked_source()?;
-            let invalid = matches!(error, Error::NoRoute { errno: Some(errno), .. }
-                if *errno == Errno::EINVAL);
-            let snapshot = self.inner.gids.cached();
-            let missing = snapshot.net().by_ip(source).next().is_none();
-            (invalid && missing).then(|| row::no_device(&snapshot, source, 0))
+        let way = match Way::new(&self.to, answer) {
+            Ok(way) => way,
+            Err(error) => return Err(self.foreign_source()?.unwrap_or(error)),
         };
-        let way = Way::new(&self.to, answer).map_err(|error| no_source(&error).unwrap_or(error))?;
         self.inner.keep_way(&self.to, way, generation);
         Ok(way)
+    }
+
+    /// The error for a source that is not this host's, which the kernel has no errno for.
+    fn foreign_source(&self) -> Result<Option<Error>> {
+        let Some(source) = self.to.asked_source() else { return Ok(None) };
+        let snapshot = self.inner.gids.checked()?;
+        let is_foreign = snapshot.net().by_ip(source).next().is_none();
+        Ok(is_foreign.then(|| row::no_device(&snapshot, source, 0)))
     }
 
     fn path(&self, way: &Way, hw_addr: Option<HwAddr>) -> Result<Path> {

@@ -8,7 +8,7 @@ use crate::directory::{DirectoryRow, DirectorySnapshot, Rank, address_of};
 use crate::error::{AddressWithDevice, Error, NoDeviceForAddress};
 use crate::net::{HwAddr, Interface, LocalAddress, NetSnapshot};
 use crate::query::{Choice, GidQuery};
-use crate::types::{GidType, IfName};
+use crate::types::{Gid, GidScope, GidType, IfName};
 
 /// The most addresses that an error lists.
 const LISTED: usize = 16;
@@ -117,7 +117,11 @@ pub(super) fn no_device(snapshot: &DirectorySnapshot, address: IpAddr, ifindex: 
     };
     let mut available: Vec<AddressWithDevice> = Vec::new();
     let mut more = 0;
-    for there in addresses_with_device(snapshot) {
+    // Those that are likely to be meant come first.
+    let is_link_local =
+        |there: &AddressWithDevice| Gid::from(there.address).scope() == GidScope::LinkLocal;
+    let global = addresses_with_device(snapshot).filter(|there| !is_link_local(there));
+    for there in global.chain(addresses_with_device(snapshot).filter(is_link_local)) {
         match () {
             () if available.contains(&there) => {}
             () if available.len() < LISTED => available.push(there),

@@ -32,6 +32,7 @@ mod devinfo;
 mod directory;
 mod permission;
 mod raw;
+mod resolve;
 mod rig;
 mod seam;
 mod storm;
