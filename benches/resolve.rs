@@ -88,7 +88,7 @@ fn main() {
     };
     let peer = value("--peer").map_or_else(some_peer, |text| text.parse().expect("an address"));
     let to = Destination::new(peer);
-    let resolver = Resolver::over_made(Cache::from_fn(directory(), |_| None)).expect("netlink");
+    let resolver = Resolver::from_cache(Cache::from_fn(directory(), |_| None)).expect("netlink");
     let patience = Duration::from_secs(5);
     let path: Path = resolver.resolve(&to, patience).unwrap_or_else(|error| panic!("{error}"));
     if let Some(only) = value("--only") {

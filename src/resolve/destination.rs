@@ -72,6 +72,7 @@ impl Destination {
         let link_local = |ip| matches!(ip, IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80);
         match self.ip {
             ip if ip.is_unspecified() => Some("it is the unspecified address"),
+            ip if ip.is_multicast() => Some("it is a multicast address"),
             ip if self.source.is_some_and(|source| source.is_ipv4() != ip.is_ipv4()) => {
                 Some("the source is of the other address family")
             }
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_can_be_no_destination() {
-        for text in ["0.0.0.0", "::", "fe80::1"] {
+        for text in ["0.0.0.0", "::", "fe80::1", "224.0.0.9", "ff02::1"] {
             assert!(to(text).impossible().is_some(), "{text}");
         }
         assert!(to("192.0.2.1").source(to("::1").ip()).impossible().is_some());

@@ -136,7 +136,7 @@ impl Resolver {
     /// # Errors
     ///
     /// As [`open`](Resolver::open).
-    pub fn over_made(directory: Cache<DirectorySnapshot>) -> Result<Resolver> {
+    pub fn from_cache(directory: Cache<DirectorySnapshot>) -> Result<Resolver> {
         Resolver::over(Gids::Made(directory), Box::new(Kernel::open()?))
     }
 

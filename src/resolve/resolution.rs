@@ -24,7 +24,7 @@ const MOST_TURNS: u32 = 16;
 /// ends the search.
 ///
 /// Never waits in [`advance`](Resolution::advance): wait until its descriptor ([`AsFd`]) is readable and
-/// call it again, for as long as you have patience. The kernel gives up after some seconds (three on
+/// call it again, for as long as you have patience. While it waits it has two descriptors. The kernel gives up after some seconds (three on
 /// Ethernet unless configured otherwise) and then this does. [`wait`](Resolution::wait) does the waiting.
 #[must_use = "nothing is done until it is advanced"]
 pub struct Resolution {
@@ -251,11 +251,15 @@ impl Looking {
                 }
             }
             self.prepare_to_wait(inner)?;
+            if inner.generation() != self.generation {
+                // Perhaps before this waiter was there to be told: the next call begins anew.
+                break;
+            }
             if !self.waiter.has_changed() {
                 return Ok(None);
             }
         }
-        // Others first; this goes on at the next call.
+        // There is more to do, and the descriptor says so.
         self.waiter.tell();
         Ok(None)
     }
