@@ -5,14 +5,20 @@
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-use super::message::{Message, Messages, NLM_F_REQUEST, NLMSG_ERROR, message};
+use super::message::{
+    Message, Messages, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, dump_request,
+    message,
+};
 use super::neighbour::Neighbour;
 use super::route::{Route, RouteQuestion};
 use super::socket::{Peer, ROUTE, Socket};
 use crate::error::{Errno, Error, Result};
 
-/// No answer to one question is longer.
-const BUFFER: usize = 16 * 1024;
+/// No answer to one question is longer, nor a part of a dump.
+const BUFFER: usize = 64 * 1024;
+const NEIGHBOUR: &str = "netlink question for a neighbour (RTM_GETNEIGH)";
+/// How often all neighbours are asked for while changes interrupt the answer.
+const MOST_DUMPS: usize = 100;
 /// The most messages taken for one question: answers to earlier ones, whose time was over.
 const MOST_STALE: usize = 1024;
 
@@ -62,9 +68,8 @@ impl<P: Peer> Asker<P> {
 
     /// What the kernel has of a neighbour; `None` when it has nothing.
     pub(crate) fn neighbour(&self, ifindex: u32, ip: IpAddr) -> Result<Option<Neighbour>> {
-        let call = "netlink question for a neighbour (RTM_GETNEIGH)";
         let answer = self.ask(Question {
-            call,
+            call: NEIGHBOUR,
             kind: libc::RTM_GETNEIGH,
             answer: libc::RTM_NEWNEIGH,
             body: Neighbour::question(ifindex, ip),
@@ -74,8 +79,55 @@ impl<P: Peer> Asker<P> {
             Ok(neighbour) => Ok(Some(neighbour)),
             // The interface has gone: so has the neighbour.
             Err(Errno::ENOENT | Errno::ENODEV) => Ok(None),
-            Err(errno) => Err(Error::Host { call, errno }),
+            Err(Errno::EOPNOTSUPP) => self.neighbour_among_all(ifindex, ip),
+            Err(errno) => Err(Error::Host { call: NEIGHBOUR, errno }),
         }
+    }
+
+    /// The same of a kernel before 5.0, which tells of all neighbours or of none.
+    fn neighbour_among_all(&self, ifindex: u32, ip: IpAddr) -> Result<Option<Neighbour>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let fail = |errno| Error::Host { call: NEIGHBOUR, errno };
+        for _ in 0..MOST_DUMPS {
+            state.sequence = state.sequence.wrapping_add(1);
+            let State { sequence, buffer } = &mut *state;
+            let request = dump_request(libc::RTM_GETNEIGH, *sequence, &Neighbour::all_like(ip));
+            self.peer.send(&request).map_err(fail)?;
+            let (mut found, mut whole) = (None, true);
+            loop {
+                let received = match self.peer.receive(buffer) {
+                    Ok(received) => received,
+                    Err(errno) => {
+                        // The kernel takes no other dump request while it is at this one.
+                        self.peer.discard(buffer);
+                        return Err(fail(errno));
+                    }
+                };
+                let bytes = buffer.get(..received.len).filter(|_| received.from_kernel);
+                whole &= bytes.is_some() || !received.from_kernel;
+                let messages = Messages::new(bytes.unwrap_or_default());
+                let mut done = false;
+                for message in messages.filter(|message| message.sequence == *sequence) {
+                    whole &= message.flags & NLM_F_DUMP_INTR == 0;
+                    match message.kind {
+                        NLMSG_ERROR => return Err(fail(errno_of(&message))),
+                        NLMSG_DONE => done = true,
+                        _ => {
+                            let there = Neighbour::parse(message.payload);
+                            let is_it = |n: &Neighbour| n.ifindex == ifindex && n.ip == ip;
+                            found = there.filter(is_it).or(found);
+                        }
+                    }
+                }
+                if done {
+                    break;
+                }
+            }
+            if whole || found.is_some() {
+                return Ok(found);
+            }
+        }
+        Err(fail(Errno::EINTR))
     }
 
     fn ask<T>(&self, question: Question<T>) -> Result<Result<T, Errno>> {
@@ -206,6 +258,56 @@ mod tests {
         }
         let refused = asker(&[(error(1, libc::EPERM), true)]).neighbour(5, [192, 0, 2, 1].into());
         assert!(refused.expect_err("refused").to_string().contains("RTM_GETNEIGH): EPERM"));
+    }
+
+    #[test]
+    fn a_kernel_that_tells_of_all_neighbours() {
+        let of = |sequence, flags, last, ifindex| {
+            let list: [(u16, &[u8]); 1] = [(1, &[192, 0, 2, last])];
+            let payload = neighbour(libc::AF_INET, ifindex, libc::NUD_STALE, 0, &attributes(&list));
+            message(libc::RTM_NEWNEIGH, flags, sequence, &payload)
+        };
+        let done = |sequence| message(NLMSG_DONE, 0, sequence, &[0; 4]);
+        let refused = (error(1, libc::EOPNOTSUPP), true);
+        let ask = |script: &[(Vec<u8>, bool)]| asker(script).neighbour(5, [192, 0, 2, 1].into());
+        let others = [of(2, 0, 2, 5), of(2, 0, 1, 6), of(1, 0, 1, 5)].concat();
+        let script = [refused.clone(), (others.clone(), true), (done(2), true)];
+        assert_eq!(ask(&script).expect("an answer"), None);
+        let script = [
+            refused.clone(),
+            (of(2, 0, 1, 5), false),
+            ([others.clone(), of(2, 0, 1, 5)].concat(), true),
+            (done(2), true),
+        ];
+        assert_eq!(ask(&script).expect("an answer").map(|there| there.ifindex), Some(5));
+        // Interrupted, and asked for again.
+        let script = [
+            refused.clone(),
+            (of(2, NLM_F_DUMP_INTR, 2, 5), true),
+            (done(2), true),
+            (of(3, 0, 1, 5), true),
+            (done(3), true),
+        ];
+        assert!(ask(&script).expect("an answer").is_some());
+        assert!(ask(&[refused]).is_err());
+    }
+
+    /// One by one and all together, the kernel tells the same.
+    #[test]
+    fn both_ways_of_asking_agree() {
+        let asker = Asker::open().expect("an ordinary user may");
+        let table = std::fs::read_to_string("/proc/net/arp").unwrap_or_default();
+        let known = table.lines().skip(1).filter_map(|line| line.split(' ').next()?.parse().ok());
+        for (ip, ifindex) in known.flat_map(|ip: IpAddr| (1..8).map(move |ifindex| (ip, ifindex))) {
+            let ask = |all: bool| {
+                let answer = match all {
+                    true => asker.neighbour_among_all(ifindex, ip),
+                    false => asker.neighbour(ifindex, ip),
+                };
+                answer.expect("an answer").map(|there| (there.ip, there.hw_addr))
+            };
+            assert_eq!(ask(true), ask(false), "{ip} on {ifindex}");
+        }
     }
 
     /// On whatever machine: the way to loopback is local, and there is no neighbour called so.

@@ -60,6 +60,13 @@ impl Neighbour {
         body
     }
 
+    /// What stands behind the header of an `RTM_GETNEIGH` for all neighbours of this family.
+    pub(super) fn all_like(ip: IpAddr) -> Vec<u8> {
+        let mut body = vec![0; NDMSG];
+        body[0] = family_and_bytes(ip).0;
+        body
+    }
+
     /// From the payload of an `RTM_NEWNEIGH` or `RTM_DELNEIGH`; `None` when it is about none of IPv4
     /// or IPv6.
     pub(super) fn parse(payload: &[u8]) -> Option<Neighbour> {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::way::{Way, no_route};
 use super::work::{Counters, Hop, Inner, Waiter};
-use super::{Destination, Path, add, host_error, row};
+use super::{Destination, Path, host_error, row};
 use crate::error::{Error, Result};
 use crate::net::HwAddr;
 
@@ -24,7 +24,8 @@ const MOST_TURNS: u32 = 16;
 /// ends the search.
 ///
 /// Never waits in [`advance`](Resolution::advance): wait until its descriptor ([`AsFd`]) is readable and
-/// call it again, for as long as you have patience. While it waits it has two descriptors. The kernel gives up after some seconds (three on
+/// call it again, for as long as you have patience. From the first wait on it has two
+/// descriptors. The kernel gives up after some seconds (three on
 /// Ethernet unless configured otherwise) and then this does. [`wait`](Resolution::wait) does the waiting.
 #[must_use = "nothing is done until it is advanced"]
 pub struct Resolution {
@@ -33,6 +34,9 @@ pub struct Resolution {
     /// Whatever is remembered is asked for anew.
     fresh: bool,
     looking: Option<Looking>,
+    waiter: Arc<Waiter>,
+    /// What is waited on, once something is: notifications, and the waiter's own.
+    set: Option<OwnedFd>,
     begun: Instant,
 }
 
@@ -43,8 +47,6 @@ struct Looking {
     /// The one in which the way was asked for.
     generation: u64,
     waiter: Arc<Waiter>,
-    /// What is waited on, once it is: notifications, and the waiter's own.
-    set: Option<OwnedFd>,
     probes: u32,
     inner: Arc<Inner>,
 }
@@ -64,7 +66,8 @@ enum Begun {
 impl Resolution {
     pub(super) fn new(inner: &Arc<Inner>, to: &Destination, fresh: bool) -> Resolution {
         let (inner, to) = (Arc::clone(inner), *to);
-        Resolution { inner, to, fresh, looking: None, begun: Instant::now() }
+        let (waiter, begun) = (Arc::default(), Instant::now());
+        Resolution { inner, to, fresh, looking: None, waiter, set: None, begun }
     }
 
     /// Where to.
@@ -151,7 +154,7 @@ impl Resolution {
             }
         };
         let looking = self.looking.insert(looking);
-        match looking.look(&self.inner)? {
+        match looking.look(&self.to, &mut self.set)? {
             Some(hw_addr) => {
                 let way = looking.way;
                 self.path(&way, hw_addr).map(Some)
@@ -192,10 +195,9 @@ impl Resolution {
             }
         }
         let probes = before.filter(|before| before.hop == hop).map_or(0, |before| before.probes);
-        let waiter = Arc::new(Waiter::default());
+        let (inner, waiter) = (Arc::clone(inner), Arc::clone(&self.waiter));
         inner.register(hop, &waiter);
-        let inner = Arc::clone(inner);
-        Ok(Begun::Looking(Looking { way, hop, generation, waiter, set: None, probes, inner }))
+        Ok(Begun::Looking(Looking { way, hop, generation, waiter, probes, inner }))
     }
 
     fn ask_way(&self, generation: u64) -> Result<Way> {
@@ -225,33 +227,32 @@ impl Resolution {
 
 impl Looking {
     /// Asks for the neighbour, and makes the kernel look for it; `None` while it does.
-    fn look(&mut self, inner: &Inner) -> Result<Option<Option<HwAddr>>> {
+    fn look(
+        &mut self,
+        to: &Destination,
+        set: &mut Option<OwnedFd>,
+    ) -> Result<Option<Option<HwAddr>>> {
         let (ifindex, ip) = self.hop;
         for _ in 0..MOST_TURNS {
             self.waiter.begin();
-            let there = inner.host.neighbour(ifindex, ip)?;
-            match there {
-                Some(there) if there.is_usable() => return self.found(inner, there.hw_addr),
+            match self.inner.host.neighbour(ifindex, ip)? {
+                Some(there) if there.is_usable() => return Ok(Some(self.found(there.hw_addr))),
                 Some(there) if there.is_looked_for() => {}
                 Some(there) if there.has_failed() && self.probes > 0 => {
-                    inner.remember_failure(self.hop);
-                    let netdev = inner.name_of(ifindex);
+                    self.inner.remember_failure(self.hop);
+                    let netdev = self.inner.name_of(ifindex);
                     return Err(Error::Unreachable { neighbour: ip, netdev, remembered: None });
                 }
                 _ => {
-                    let without = row::without_neighbours(inner.gids.cached().net(), ifindex);
-                    if let Some(hw_addr) = without {
-                        return self.found(inner, hw_addr);
+                    let snapshot = self.inner.gids.cached();
+                    if let Some(hw_addr) = row::without_neighbours(snapshot.net(), ifindex) {
+                        return Ok(Some(self.found(hw_addr)));
                     }
-                    if self.probes < MOST_PROBES {
-                        self.probes += 1;
-                        Counters::count(&inner.counters.probes);
-                        inner.host.probe(ifindex, ip)?;
-                    }
+                    self.probe(to)?;
                 }
             }
-            self.prepare_to_wait(inner)?;
-            if inner.generation() != self.generation {
+            self.inner.prepare_to_wait(&self.waiter, set)?;
+            if self.inner.generation() != self.generation {
                 // Perhaps before this waiter was there to be told: the next call begins anew.
                 break;
             }
@@ -264,33 +265,30 @@ impl Looking {
         Ok(None)
     }
 
-    fn found(&self, inner: &Inner, hw_addr: Option<HwAddr>) -> Result<Option<Option<HwAddr>>> {
-        inner.keep_neighbour(self.hop, hw_addr, &self.waiter, self.generation);
-        Ok(Some(hw_addr))
+    fn found(&self, hw_addr: Option<HwAddr>) -> Option<HwAddr> {
+        self.inner.keep_neighbour(self.hop, hw_addr, &self.waiter, self.generation);
+        hw_addr
     }
 
-    /// Makes what is waited on: the notifications, and word of those that somebody else takes in.
-    fn prepare_to_wait(&mut self, inner: &Inner) -> Result<()> {
-        if self.set.is_none() {
-            let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-            let wake = wake.map_err(host_error("eventfd"))?;
-            let set = epoll::create(epoll::CreateFlags::CLOEXEC);
-            let set = set.map_err(host_error("epoll_create1"))?;
-            add(&set, inner.host.news())?;
-            add(&set, wake.as_fd())?;
-            inner.wake_by(&self.waiter, wake);
-            self.set = Some(set);
+    /// Makes the kernel look for the neighbour.
+    fn probe(&mut self, to: &Destination) -> Result<()> {
+        if self.probes == MOST_PROBES {
+            return Ok(());
         }
-        Ok(())
+        self.probes += 1;
+        Counters::count(&self.inner.counters.probes);
+        let (ifindex, ip) = self.hop;
+        // A router that no route leads to (`onlink`) is found by what it routes.
+        let sent = self.inner.host.probe(ifindex, ip);
+        sent.or_else(|error| self.inner.host.probe(ifindex, to.ip()).map_err(|_| error))
     }
 }
 
 impl AsFd for Resolution {
-    /// Readable when [`advance`](Resolution::advance) may have something to do, once that has given
-    /// `Pending`; it may be another descriptor after the next. Only to wait on.
+    /// Readable when [`advance`](Resolution::advance) may have something to do. Only to wait on, and
+    /// once that has given `Pending`: from the first on it is the same to the end.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let set = self.looking.as_ref().and_then(|looking| looking.set.as_ref());
-        set.unwrap_or(&self.inner.set).as_fd()
+        self.set.as_ref().unwrap_or(&self.inner.set).as_fd()
     }
 }
 

@@ -10,15 +10,17 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
 use super::host::Host;
 use super::table::{CAPACITY, Table};
 use super::way::Way;
-use super::{Destination, Gids, Path, ResolverStats};
+use super::{Destination, Gids, Path, ResolverStats, add, host_error};
 use crate::error::Result;
 use crate::net::{HwAddr, Neighbour, Reading, Told};
 use crate::types::IfName;
@@ -243,13 +245,24 @@ impl Inner {
         }
     }
 
-    /// The waiter is woken by this eventfd from now on: at once, if something changed already.
-    pub(super) fn wake_by(&self, waiter: &Waiter, wake: OwnedFd) {
-        let _nobody_tells = self.state();
-        let _ = waiter.wake.set(wake);
-        if waiter.has_changed() {
-            waiter.tell();
+    /// Makes what a waiter waits on, if it is not there: a set of the notifications and an eventfd by
+    /// which it is woken when somebody else takes them in; at once, if that has happened already.
+    pub(super) fn prepare_to_wait(&self, waiter: &Waiter, set: &mut Option<OwnedFd>) -> Result<()> {
+        if set.is_none() {
+            let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+            let wake = wake.map_err(host_error("eventfd"))?;
+            let made = epoll::create(epoll::CreateFlags::CLOEXEC);
+            let made = made.map_err(host_error("epoll_create1"))?;
+            add(&made, self.host.news())?;
+            add(&made, wake.as_fd())?;
+            *set = Some(made);
+            let _nobody_tells = self.state();
+            let _ = waiter.wake.set(wake);
+            if waiter.has_changed() {
+                waiter.tell();
+            }
         }
+        Ok(())
     }
 
     /// The name of an interface, for errors.

@@ -15,7 +15,7 @@ use rdma_verbs::{Destination, DeviceList, Error, GidDirectory, Path, Resolver};
 use super::pair::{Pair, wait_for};
 use super::rig::{Rig, alone, ip, wait_until};
 
-const NO_TIME: Duration = Duration::ZERO;
+pub(crate) const NO_TIME: Duration = Duration::ZERO;
 /// No test needs as long.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 const NOBODY: u32 = 65534;

@@ -1,11 +1,12 @@
 //! Paths that change: addresses, routes, rules, next hops and neighbours, told or lost.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdma_verbs::{Destination, Error};
 
 use super::pair::Pair;
-use super::resolve::{LONG, hw, open, to};
+use super::resolve::{LONG, NO_TIME, hw, open, to};
 use super::rig::{alone, ip, ip_batch, wait_until};
 
 /// After the command has returned there is no answer by the device that had the address.
@@ -93,6 +94,14 @@ fn routes_that_change() {
     let mixed = resolve(&to(Ipv4Addr::new(10, 98, number, 5).into())).expect("a path");
     assert_eq!((mixed.next_hop, hw(&mixed)), (pair.ipv6(2), pair.far_mac()));
 
+    // A router that nothing else leads to.
+    let lone: IpAddr = format!("2001:db8:96:{number:x}::1").parse().expect("an address");
+    pair.inside(&["addr", "add", &format!("{lone}/128"), "dev", &pair.far, "nodad"]);
+    let gateway = lone.to_string();
+    ip(&["route", "replace", &six, "via", &gateway, "dev", near, "onlink"]);
+    let path = resolve(&to(behind_six)).expect("a path");
+    assert_eq!((path.next_hop, hw(&path)), (lone, pair.far_mac()));
+
     // The interface's MTU, and what it is to be down.
     ip(&["link", "set", near, "mtu", "1400"]);
     assert_eq!(resolve(&to(pair.ip(2))).expect("a path").mtu, 1400);
@@ -171,5 +180,60 @@ fn lost_notifications() {
     // And what comes then is told again.
     pair.neighbour(3, "02:00:00:00:00:03");
     assert_eq!(hw(&resolver.checked(&peer, LONG).expect("a path")), "02:00:00:00:00:03");
+    drop((directory, resolver));
+}
+
+/// Whatever changes, in whatever order, beside readers and a watcher: an answer after the command has
+/// returned is what the kernel answers now.
+#[test]
+fn a_storm_of_changes() {
+    let _alone = alone();
+    let (directory, resolver) = open();
+    let pair = Pair::new(&directory);
+    let near = &*pair.near;
+    let hosts = [2, 3, 40, 41];
+    for host in hosts {
+        pair.neighbour(host, &format!("02:00:00:00:00:{host:02x}"));
+    }
+    let behind: IpAddr = Ipv4Addr::new(10, 99, pair.number, 5).into();
+    let net = format!("10.99.{}.0/24", pair.number);
+    ip(&["route", "add", &net, "via", &pair.ip(2).to_string()]);
+    let peers: Vec<_> =
+        hosts.map(|host| to(pair.ip(host))).into_iter().chain([to(behind)]).collect();
+    let watcher = resolver.watch().expect("a watcher");
+    let done = AtomicBool::new(false);
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) as usize % below
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    peers.iter().for_each(|peer| {
+                        let _ = resolver.resolve(peer, NO_TIME);
+                    });
+                    std::thread::yield_now();
+                }
+            });
+        }
+        for step in 0..150 {
+            let host = hosts[next(4)];
+            match next(3) {
+                0 => pair.neighbour(host, &format!("02:00:00:00:{:02x}:{host:02x}", next(200))),
+                1 => ip(&["route", "replace", &net, "via", &pair.ip(host).to_string()]),
+                _ => ip(&["link", "set", near, "mtu", &(1300 + next(200)).to_string()]),
+            }
+            for peer in &peers {
+                let checked = resolver.checked(peer, LONG).expect("a path");
+                let fresh = resolver.fresh(peer, LONG).expect("a path");
+                assert_eq!(checked, fresh, "step {step}");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    println!("{:?}", resolver.stats());
+    watcher.stop().expect("it ran well");
     drop((directory, resolver));
 }
