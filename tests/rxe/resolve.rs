@@ -225,6 +225,14 @@ fn own_addresses_and_links_without_neighbours() {
         (path.source, &*path.gid.device, hw(&path).as_str()),
         (own, &*rig.device, mac.trim())
     );
+    let six: IpAddr = format!("2001:db8:18:{number:x}::1").parse().expect("an address");
+    ip(&["addr", "add", &format!("{six}/64"), "dev", &rig.netdev, "nodad"]);
+    wait_for(&directory, six, &rig.device);
+    for local in [to(six), to(own).source(own), to(six).source(six)] {
+        let path = resolver.checked(&local, NO_TIME).expect("a path");
+        assert!(path.is_local && path.source == local.ip(), "{path}");
+        assert_eq!((&*path.gid.device, hw(&path).as_str()), (&*rig.device, mac.trim()));
+    }
     let peer = Ipv4Addr::new(198, 18, number, 77).into();
     let path = resolver.resolve(&to(peer), NO_TIME).expect("a path");
     assert_eq!(
