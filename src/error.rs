@@ -1,15 +1,19 @@
 //! What can go wrong, told with the object, the limit and what was asked.
 
 mod moved;
+mod no_device;
 mod refusal;
 mod transition;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::types::{GidEntry, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus};
+use crate::types::{GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus};
 
 pub use moved::GidMoved;
+pub use no_device::{AddressWithDevice, NoDeviceForAddress};
 pub use refusal::{Queue, Refusal};
 pub use transition::TransitionFault;
 
@@ -75,6 +79,7 @@ errnos!(
     EHOSTUNREACH,
     ETIMEDOUT,
     EPROTONOSUPPORT,
+    EAFNOSUPPORT,
     ENOPROTOOPT,
     EMSGSIZE,
     ENOBUFS,
@@ -333,6 +338,43 @@ pub enum Error {
         more: u32,
     },
 
+    /// There is no way to an address: no route, a route that forbids it, or no address of a host.
+    #[error("no route to {to}: {reason}")]
+    NoRoute {
+        /// Where to, with the source, interface and mark that were asked for.
+        to: Box<str>,
+        /// Why not: the kernel's errno and what it means, or what the address is.
+        reason: Box<str>,
+        /// What the kernel answered the question for a route with, if it did not give one.
+        errno: Option<Errno>,
+    },
+
+    /// The address to send from has no RDMA device; tells which addresses have one.
+    #[error(transparent)]
+    NoDeviceForAddress(Box<NoDeviceForAddress>),
+
+    /// The next hop does not answer: the kernel asked for its hardware address in vain.
+    #[error("{neighbour} on {netdev} does not answer{}", long_since(*remembered))]
+    Unreachable {
+        /// The next hop: the destination itself, or the router towards it.
+        neighbour: IpAddr,
+        /// The interface it should be on.
+        netdev: IfName,
+        /// How long ago it was found out, when that is only remembered: it was not asked again.
+        remembered: Option<Duration>,
+    },
+
+    /// The next hop was still being asked for its hardware address when the time was over.
+    #[error("{neighbour} on {netdev} has not answered within {waited:?}: the kernel still asks")]
+    ResolveTimeout {
+        /// The next hop: the destination itself, or the router towards it.
+        neighbour: IpAddr,
+        /// The interface it should be on.
+        netdev: IfName,
+        /// How long was waited.
+        waited: Duration,
+    },
+
     /// A GID table as read from the device or from sysfs makes no sense.
     #[error("GID table of {object}: {problem}")]
     BadTable {
@@ -467,6 +509,14 @@ fn name_of(errno: Errno) -> String {
     format!("{errno:?}")
 }
 
+/// The tail of "does not answer": whether that is news.
+fn long_since(remembered: Option<Duration>) -> String {
+    match remembered {
+        Some(since) => format!(": found out {since:?} ago, and not asked again so soon"),
+        None => ": the kernel asked for its hardware address in vain".into(),
+    }
+}
+
 /// What to do about a permission that is missing.
 fn allow(errno: Errno) -> &'static str {
     match errno {
@@ -535,6 +585,26 @@ mod tests {
         assert_eq!(error.to_string(), "no RDMA device named \"rxe9\"; there is rxe0, rxe1");
         let error = Error::NoSuchDevice { name: "rxe9".into(), available: vec![] };
         assert_eq!(error.to_string(), "no RDMA device named \"rxe9\"; there is no RDMA device");
+    }
+
+    #[test]
+    fn errors_of_paths() {
+        let netdev = IfName::new("e0").expect("a name");
+        let neighbour = IpAddr::from([192, 0, 2, 1]);
+        let text = |remembered| Error::Unreachable { neighbour, netdev, remembered }.to_string();
+        assert_eq!(
+            text(None),
+            "192.0.2.1 on e0 does not answer: the kernel asked for its hardware address in vain"
+        );
+        assert_eq!(
+            text(Some(Duration::from_millis(250))),
+            "192.0.2.1 on e0 does not answer: found out 250ms ago, and not asked again so soon"
+        );
+        let waited = Duration::from_millis(500);
+        assert_eq!(
+            Error::ResolveTimeout { neighbour, netdev, waited }.to_string(),
+            "192.0.2.1 on e0 has not answered within 500ms: the kernel still asks"
+        );
     }
 
     #[test]

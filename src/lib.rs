@@ -38,6 +38,7 @@
 //! | the tables of a device you may not open | [`Device::gids_from_sysfs`], [`GidDirectory::open_sysfs`] |
 //! | a row to be what it was when you use it | [`Context::with_row`], [`GidMoved`] |
 //! | asynchronous events | [`Context::process_events`], [`Context::subscribe`], [`Event`] |
+//! | the path to a peer: source, device, port, GID, next hop | [`Resolver`], [`Destination`], [`Path`] |
 //! | this host's interfaces and addresses | [`HostNet`], [`NetSnapshot`] |
 //! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`], [`Subnet`] |
 //! | what went wrong | [`Error`], [`Errno`] |
@@ -80,6 +81,7 @@ mod pkey;
 mod port;
 mod qp;
 mod query;
+mod resolve;
 mod sync;
 mod sys;
 mod types;
@@ -96,7 +98,10 @@ pub use directory::{
     DirectoryDevice, DirectoryRef, DirectoryRow, DirectorySnapshot, DirectoryStats, GidDirectory,
     Locality, TableSource, Watcher,
 };
-pub use error::{Errno, Error, GidMoved, Object, Queue, Refusal, Result, TransitionFault};
+pub use error::{
+    AddressWithDevice, Errno, Error, GidMoved, NoDeviceForAddress, Object, Queue, Refusal, Result,
+    TransitionFault,
+};
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
 pub use kept::CacheStats;
@@ -117,6 +122,7 @@ pub use qp::{
     SendBatch, SendQueue, SendRequest,
 };
 pub use query::{Choice, Criterion, Explained, Explanation, GidQuery, Reason, Verdict};
+pub use resolve::{Destination, Path, Resolution, Resolver, ResolverStats};
 pub use types::{
     AtomicCap, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid,
     LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, ParseSubnetError,
@@ -138,5 +144,6 @@ const _: fn() = || {
     fn any_thread<T: Send + Sync>() {}
     any_thread::<(DeviceList, Device, Context, EventQueue, GidCache, PKeyCache)>();
     any_thread::<(GidDirectory, Watcher, DirectorySnapshot, GidQuery, Explanation)>();
+    any_thread::<(Resolver, Resolution, Path)>();
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
 };

@@ -29,6 +29,7 @@ const LAYERS: &[&str] = &[
     "wq",
     "cq",
     "qp",
+    "resolve",
 ];
 
 fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -20,6 +20,7 @@ use crate::kept::CacheStats;
 pub use snapshot::{DirectoryDevice, DirectoryRow, DirectorySnapshot, Locality, TableSource};
 pub(crate) use snapshot::{Rank, address_of};
 pub(crate) use towards::is_a_hosts;
+pub(crate) use watcher::Watch;
 pub use watcher::Watcher;
 
 use watched::Watched;

@@ -1,31 +1,44 @@
-//! The thread that keeps a directory true.
+//! The thread that keeps a directory, or a resolver, true.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use super::work::{Inner, host};
+use super::work::host;
 use crate::error::{Errno, Error, Result};
 
-/// Keeps a directory true until it is dropped. Made by
-/// [`GidDirectory::watch`](super::GidDirectory::watch).
+/// Keeps a directory or a resolver true until it is dropped. Made by
+/// [`GidDirectory::watch`](super::GidDirectory::watch) and
+/// [`Resolver::watch`](crate::Resolver::watch).
 #[must_use = "the thread ends when this is dropped"]
 pub struct Watcher {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
+/// What a thread keeps true.
+pub(crate) trait Watch: Send + Sync + 'static {
+    /// The thread's name, at most 15 bytes.
+    const NAME: &'static str;
+
+    /// Readable when something changed.
+    fn readiness(&self) -> BorrowedFd<'_>;
+
+    /// Takes in what changed. What fails stays to be done, and makes the descriptor readable again.
+    fn take_in(&self);
+}
+
 impl Watcher {
-    pub(super) fn start(inner: &Arc<Inner>) -> Result<Watcher> {
+    pub(crate) fn start<T: Watch>(watched: &Arc<T>) -> Result<Watcher> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(host("eventfd"))?;
         let stop = Arc::new(stop);
-        let (inner, stopped) = (Arc::clone(inner), Arc::clone(&stop));
+        let (watched, stopped) = (Arc::clone(watched), Arc::clone(&stop));
         let thread = std::thread::Builder::new()
-            .name("gid-directory".into())
-            .spawn(move || run(&inner, &stopped))
+            .name(T::NAME.into())
+            .spawn(move || run(&*watched, &stopped))
             .map_err(|error| Error::Host { call: "pthread_create", errno: Errno::from(error) })?;
         Ok(Watcher { stop, thread: Some(thread) })
     }
@@ -50,7 +63,7 @@ impl Watcher {
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(outcome)) => outcome,
             // Its message is on stderr; there is no errno to a panic.
-            Some(Err(_)) => Err(Error::Host { call: "gid-directory thread", errno: Errno::EFAULT }),
+            Some(Err(_)) => Err(Error::Host { call: "watcher thread", errno: Errno::EFAULT }),
             None => Ok(()),
         }
     }
@@ -68,9 +81,10 @@ impl fmt::Debug for Watcher {
     }
 }
 
-fn run(inner: &Inner, stop: &OwnedFd) -> Result<()> {
+fn run<T: Watch>(watched: &T, stop: &OwnedFd) -> Result<()> {
     loop {
-        let mut fds = [PollFd::new(&inner.epoll, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        let readiness = watched.readiness();
+        let mut fds = [PollFd::new(&readiness, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut fds, None) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
@@ -79,8 +93,6 @@ fn run(inner: &Inner, stop: &OwnedFd) -> Result<()> {
         if !fds[1].revents().is_empty() {
             return Ok(());
         }
-        // What fails stays to be done, and a timer wakes this thread for it. The directory keeps what it
-        // had, and each device's failure is told in its place.
-        let _ = inner.take_in();
+        watched.take_in();
     }
 }

@@ -17,6 +17,7 @@ use rustix::time::{
 
 use super::DirectorySnapshot;
 use super::watched::Watched;
+use super::watcher::Watch;
 use crate::device::{Device, DeviceList};
 use crate::error::{Errno, Error, Result};
 use crate::net::{HostNet, Uevents};
@@ -267,6 +268,20 @@ impl Inner {
     /// A panic elsewhere leaves nothing half done: the snapshot is replaced in one step.
     pub(super) fn writer(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watch for Inner {
+    const NAME: &'static str = "gid-directory";
+
+    fn readiness(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn take_in(&self) {
+        // What fails stays to be done, and a timer wakes the thread for it. The directory keeps what it
+        // had, and each device's failure is told in its place.
+        let _ = Inner::take_in(self);
     }
 }
 

@@ -152,7 +152,8 @@ impl fmt::Display for LocalAddress {
     }
 }
 
-fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
+/// An address of this family from its bytes.
+pub(super) fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
     match i32::from(family) {
         libc::AF_INET => Some(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?).into()),
         libc::AF_INET6 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(value).ok()?).into()),

@@ -36,6 +36,22 @@ pub(super) fn address(
     payload
 }
 
+/// The payload of an `RTM_NEWNEIGH`: `struct ndmsg`, and attributes.
+pub(super) fn neighbour(
+    family: i32,
+    ifindex: u32,
+    state: u16,
+    flags: u8,
+    attributes: &[u8],
+) -> Vec<u8> {
+    let mut payload = vec![family as u8, 0, 0, 0];
+    payload.extend(ifindex.to_ne_bytes());
+    payload.extend(state.to_ne_bytes());
+    payload.extend([flags, 1]);
+    payload.extend(attributes);
+    payload
+}
+
 /// An `RTM_NEWLINK` message of an interface with this name.
 pub(super) fn link_message(sequence: u32, flags: u16, ifindex: u32, name: &str) -> Vec<u8> {
     let payload = link(ifindex, 0, &attributes(&[(3, name.as_bytes())]));

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::message::{Attributes, head, text, u16_at, u32_at};
-use crate::types::IfName;
+use crate::types::{Gid, IfName};
 
 /// The length of `struct ifinfomsg`.
 const IFINFOMSG: usize = 16;
@@ -54,6 +54,13 @@ impl HwAddr {
     pub fn mac(&self) -> Option<[u8; 6]> {
         self.as_bytes().try_into().ok()
     }
+
+    /// The port's GID in an IPoIB hardware address of 20 bytes: the last 16 of them, behind the flags
+    /// and the number of the queue pair; `None` when the address has another length.
+    pub fn ipoib_gid(&self) -> Option<Gid> {
+        let address: [u8; 20] = self.as_bytes().try_into().ok()?;
+        address.last_chunk().copied().map(Gid::from_bytes)
+    }
 }
 
 impl fmt::Display for HwAddr {
@@ -98,6 +105,12 @@ impl Interface {
             mtu: 1500,
             ..Interface::nothing(ifindex)
         }
+    }
+
+    /// The same of an InfiniBand port (IPoIB), with an MTU of 2044 bytes.
+    pub fn infiniband(ifindex: u32, name: IfName) -> Interface {
+        let hw_type = libc::ARPHRD_INFINIBAND;
+        Interface { hw_type, mtu: 2044, ..Interface::new(ifindex, name) }
     }
 
     fn nothing(ifindex: u32) -> Interface {

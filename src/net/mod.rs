@@ -1,5 +1,6 @@
 //! The host's side: network interfaces and local addresses, kept as immutable snapshots and
-//! answered from memory; and word of RDMA devices that come and go.
+//! answered from memory; word of RDMA devices that come and go; and what a path to a peer is put
+//! together from, routes and neighbours, each asked for by itself.
 //!
 //! # Two sockets
 //!
@@ -22,12 +23,17 @@
 #![deny(unsafe_code)]
 
 mod address;
+mod ask;
 mod dump;
 #[cfg(test)]
 mod fixture;
 mod link;
 mod listen;
 mod message;
+mod neighbour;
+mod news;
+mod probe;
+mod route;
 mod snapshot;
 mod socket;
 mod uevent;
@@ -49,6 +55,12 @@ pub use address::{AddressScope, LocalAddress};
 pub use link::{HwAddr, Interface};
 pub use snapshot::NetSnapshot;
 pub use uevent::Uevents;
+
+pub(crate) use ask::Asker;
+pub(crate) use neighbour::Neighbour;
+pub(crate) use news::{News, Reading, Told};
+pub(crate) use probe::Prober;
+pub(crate) use route::{Route, RouteQuestion, kind_in_words};
 
 /// The interfaces and addresses of a network namespace, answered from memory.
 ///

@@ -13,23 +13,23 @@ use crate::error::{Errno, Error, Result};
 
 /// A message taken from a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Received {
+pub(crate) struct Received {
     /// How long the message is: more than the buffer when the buffer was too short for it.
-    pub(super) len: usize,
+    pub(crate) len: usize,
     /// Whether the kernel sent it, and not some process: its port id is 0.
-    pub(super) from_kernel: bool,
+    pub(crate) from_kernel: bool,
 }
 
 /// Where messages come from: a trait so that losses and senders that no test can bring about are
 /// unit tests.
-pub(super) trait Source: Send + Sync {
+pub(crate) trait Source: Send + Sync {
     /// Takes the next message; what does not fit is cut off. `EAGAIN` when there is none, or none
     /// came in time.
     fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno>;
 }
 
 /// What a request is sent to.
-pub(super) trait Peer: Source {
+pub(crate) trait Peer: Source {
     fn send(&self, request: &[u8]) -> Result<(), Errno>;
 
     /// Throws away what has come of an answer and what comes of it meanwhile, without waiting.
@@ -38,7 +38,7 @@ pub(super) trait Peer: Source {
 
 /// An open netlink socket.
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(crate) struct Socket(OwnedFd);
 
 /// How long the kernel may be silent in the middle of an answer. It answers while it is asked, so
 /// that this passes only when something is broken.

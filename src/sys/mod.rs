@@ -13,8 +13,9 @@
 //! * `ops` has what C has as inline functions, and what an older libibverbs lacks, looked up at
 //!   run time: a program must start on a libibverbs without it.
 //! * `conv` names the four ways a verb tells of failure.
-//! * `device`, `context`, `pd`, `cq` and `qp` own the C objects, so that the layers above call safe functions;
-//!   `netdev` has the two C functions about network interfaces.
+//! * `device`, `context`, `pd`, `cq` and `qp` own the C objects, so that the layers above call safe
+//!   functions; `netdev` has the two C functions about network interfaces, `socket` an option that
+//!   rustix lacks.
 //!
 //! # Traps met here
 //!
@@ -47,6 +48,7 @@ pub(crate) mod netdev;
 pub(crate) mod ops;
 mod pd;
 pub(crate) mod qp;
+pub(crate) mod socket;
 
 pub(crate) use abi::{ibv_device_attr_ex as DeviceAttrRaw, ibv_port_attr as PortAttrRaw};
 pub(crate) use context::{ContextHandle, RawEvent};

@@ -139,7 +139,6 @@ pub(crate) unsafe fn create_srq_ex(
 ///
 /// `pd` is live, and the memory is mapped and stays so until the region is deregistered.
 #[doc(alias = "ibv_reg_mr")]
-#[expect(dead_code, reason = "its caller is the memory pool; tests/rxe calls it until then")]
 pub(crate) unsafe fn reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,

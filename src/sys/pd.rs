@@ -12,7 +12,7 @@ use crate::error::Errno;
 pub(crate) struct PdHandle {
     pd: NonNull<ibv_pd>,
     /// Closed after it.
-    context: Arc<ContextHandle>,
+    _context: Arc<ContextHandle>,
 }
 
 // SAFETY: verbs may be called from any thread, and deallocating does not depend on the thread.
@@ -34,16 +34,12 @@ impl PdHandle {
         conv::preset_errno();
         // SAFETY: the context is open while `context` lives.
         let pd = conv::pointer(unsafe { calls::ibv_alloc_pd(context.raw()) })?;
-        Ok(PdHandle { pd, context })
+        Ok(PdHandle { pd, _context: context })
     }
 
     /// For the calls of this folder; good while `self` lives.
     pub(super) fn raw(&self) -> *mut ibv_pd {
         self.pd.as_ptr()
-    }
-
-    pub(crate) fn context(&self) -> &Arc<ContextHandle> {
-        &self.context
     }
 }
 

@@ -386,12 +386,6 @@ impl Claimed<'_> {
         // the next one is another, and the slot is filled again before it is claimed again.
         unsafe { Held::from_raw(raw) }
     }
-
-    /// Which one it is.
-    #[inline]
-    pub(crate) fn sequence(&self) -> u32 {
-        self.sequence
-    }
 }
 
 impl Drop for Claimed<'_> {
