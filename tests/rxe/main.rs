@@ -33,6 +33,7 @@ mod directory;
 mod pair;
 mod permission;
 mod raw;
+mod rc;
 mod resolve;
 mod resolve_changes;
 mod rig;
