@@ -13,6 +13,7 @@ mod poll;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::context::Context;
@@ -45,8 +46,8 @@ pub struct CompletionQueue {
     next: usize,
     count: usize,
     polled: Polled,
-    /// The last completion that was given: its place and number.
-    open: Option<(u16, u32)>,
+    /// Whether a completion is held, or was forgotten.
+    open: AtomicBool,
     failed: Option<Errno>,
     strays: u64,
 }
@@ -131,7 +132,7 @@ impl<'a> CompletionQueueBuilder<'a> {
             next: 0,
             count: 0,
             polled: Polled::default(),
-            open: None,
+            open: AtomicBool::new(false),
             failed: None,
             strays: 0,
         })
@@ -189,7 +190,9 @@ impl CompletionQueue {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&mut self) -> Result<Drain<'_>> {
-        self.finish_forgotten();
+        if *self.open.get_mut() {
+            self.finish_forgotten();
+        }
         if self.next == self.count {
             self.fill()?;
         }
@@ -197,7 +200,7 @@ impl CompletionQueue {
     }
 
     /// Takes what the device has.
-    #[inline]
+    #[inline(always)]
     fn fill(&mut self) -> Result<()> {
         (self.next, self.count) = (0, 0);
         if self.polled.is_behind(&self.shared) {
@@ -232,6 +235,7 @@ impl CompletionQueue {
     }
 
     /// Whether there is nothing to look at without asking the device again.
+    #[inline]
     fn is_drained(&self) -> bool {
         self.next == self.count && !self.polled.is_ending()
     }

@@ -237,6 +237,11 @@ impl Polled {
         (table.generation == id.generation).then_some(table)
     }
 
+    /// All queues.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter().flatten()
+    }
+
     /// The queue at this place.
     #[inline]
     pub(super) fn at(&self, place: u16) -> Option<&Table> {
