@@ -55,7 +55,7 @@ impl<'a> Drain<'a> {
             self.cq.open = Some((place, sequence));
             let qpn = ring.qpn();
             let wc = match next {
-                // SAFETY: the entries up to `count` were written by the device's driver.
+                // SAFETY: integers, zero at first, of which the driver wrote what it means to tell.
                 Next::Polled(at) => unsafe { *self.cq.entries[at].assume_init_ref() },
                 Next::Silent => synthetic(WcStatus::SUCCESS),
                 Next::Left => synthetic(WcStatus::WR_FLUSH_ERR),
@@ -101,7 +101,7 @@ impl CompletionQueue {
     #[inline]
     fn find_next(&mut self) -> Option<(u16, u32, Next)> {
         while self.next < self.count {
-            // SAFETY: the entries up to `count` were written by the device's driver.
+            // SAFETY: integers, zero at first, of which the driver wrote what it means to tell.
             let word = unsafe { self.entries[self.next].assume_init_ref() }.wr_id;
             let id = WrId::of(word);
             let Some(table) = self.polled.table(id) else {
