@@ -41,7 +41,7 @@ use owners::Polled;
 /// flight.
 pub struct CompletionQueue {
     shared: Arc<Shared>,
-    /// What the last call of the device gave, and how far it was looked at.
+    /// What the last call of the device gave, and how far it was looked at. All bytes are initialised.
     entries: Box<[MaybeUninit<ibv_wc>]>,
     next: usize,
     count: usize,
@@ -125,7 +125,9 @@ impl<'a> CompletionQueueBuilder<'a> {
         };
         let (events, handle) = context.events().register(make)?;
         let shared = Shared::new(context.clone(), handle, events, channel)?;
-        let entries = (0..batch).map(|_| MaybeUninit::uninit()).collect();
+        // Zero, and not uninitialised: a driver writes of an entry what means something, and the whole of
+        // it is copied.
+        let entries = (0..batch).map(|_| MaybeUninit::zeroed()).collect();
         Ok(CompletionQueue {
             shared: Arc::new(shared),
             entries,

@@ -107,8 +107,8 @@ impl CompletionQueue {
             return None;
         }
         let wc = self.entries[self.next].as_ptr();
-        // SAFETY: the entries up to `count` were written by the device's driver, and are not written again
-        // before the queue is polled again.
+        // SAFETY: integers, zero at first, of which the device's driver wrote what it means to tell; they
+        // are not written again before the queue is polled again.
         let wc = unsafe { &*wc };
         let id = WrId::of(wc.wr_id);
         let table = self.polled.table(id)?;
