@@ -1,8 +1,14 @@
 //! The data path at its worst, on the interposer's device: what a program can forget or drop, what a
 //! device can answer, and what comes between two threads. Runs on any machine.
 
+#![allow(unsafe_code)] // An allocator that counts, and a descriptor put in another's place.
+
 mod interposed;
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -99,6 +105,65 @@ fn seen(cq: &mut CompletionQueue) -> Vec<(u64, WcStatus, bool)> {
     }
 }
 
+/// On a channel.
+fn on_channel(context: &Context) -> (CompletionChannel, CompletionQueue) {
+    let channel = CompletionChannel::new(context).expect("a channel");
+    let cq = CompletionQueue::builder(context, 255).channel(&channel).build();
+    (channel, cq.expect("a completion queue"))
+}
+
+/// Lets `cq` wait for ever on a thread of its own, does something meanwhile, and gives what the wait gave: how
+/// many completions, or the error; and how much processor time it took.
+fn while_waiting(
+    mut cq: CompletionQueue,
+    meanwhile: impl FnOnce(),
+) -> (Result<usize, Error>, Duration) {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let begin = processor_time();
+        let outcome = cq.wait(Notify::Any, None).map(|mut drain| {
+            std::iter::from_fn(|| drain.next().map(drop)).count()
+        });
+        let _ = tell.send((outcome, processor_time() - begin));
+    });
+    thread::sleep(Duration::from_millis(50));
+    meanwhile();
+    told.recv_timeout(Duration::from_secs(5)).expect("the wait ends")
+}
+
+fn processor_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Counts what this thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: all is done by the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's own word.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's own word.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn allocations() -> u64 {
+    ALLOCATIONS.with(Cell::get)
+}
+
 const OK: WcStatus = WcStatus::SUCCESS;
 const FLUSHED: WcStatus = WcStatus::WR_FLUSH_ERR;
 
@@ -151,5 +216,109 @@ interposed! {
         let failed = failed.expect_err("the row cannot be read");
         assert_eq!(failed.queue_pair.state().expect("a state"), rdma_verbs::QpState::INIT);
         failed.queue_pair.ready_to_receive(&peer, &ConnectOptions::new(&row)).expect("RTR");
+    }
+
+    /// What is left of a queue pair that another thread drops is not told by the device.
+    fn a_wait_ends_when_a_queue_pair_is_dropped() {
+        let context = open();
+        let (_channel, cq) = on_channel(&context);
+        let mut pair = Pair::on(context.clone(), CompletionQueue::new(&context, 64).expect("one"));
+        let (mut a, b) = connected(&pair.pd, &cq);
+        let receive = Receive::new(pair.pool.take().expect("a buffer"));
+        a.recv_queue().post(receive).expect("room");
+        let (outcome, _) = while_waiting(cq, || drop(a));
+        assert_eq!(outcome.expect("no error"), 1);
+        drop(b);
+        assert_eq!(pair.pool.available(), 64);
+        assert_eq!(seen(&mut pair.cq), []);
+    }
+
+    /// Another thread takes in that the completion queue, or the device, has failed.
+    fn a_wait_ends_when_another_thread_hears_of_a_failure() {
+        for kind in [0, 8] {
+            let context = open();
+            let (_channel, cq) = on_channel(&context);
+            let address = faults::nth("cq", 0);
+            // Many who take in events, so that it is seldom the waiter.
+            let stop = AtomicBool::new(false);
+            let (outcome, spent) = thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| while !stop.load(Ordering::Relaxed) {
+                        let _ = context.process_events();
+                    });
+                }
+                let outcome = while_waiting(cq, || {
+                    faults::raise(Some("loop0"), kind, address.addr() as u64);
+                });
+                stop.store(true, Ordering::Relaxed);
+                outcome
+            });
+            match outcome.expect_err("it has failed") {
+                Error::CompletionQueueFailed { errno: Errno::EIO, .. } => assert_eq!(kind, 0),
+                Error::DeviceFatal { .. } => assert_eq!(kind, 8),
+                error => panic!("{error:?}"),
+            }
+            assert!(spent < Duration::from_millis(40), "{spent:?}");
+        }
+    }
+
+    /// Who only polls learns that it has failed, and gets back what was in flight.
+    fn a_poller_learns_that_the_queue_has_failed() {
+        let mut pair = Pair::new();
+        pair.receive(1);
+        faults::raise(Some("loop0"), 0, faults::nth("cq", 0).addr() as u64);
+        pair.context.process_events().expect("an event");
+        let error = pair.cq.poll().map(drop).expect_err("it has failed");
+        assert!(matches!(error, Error::CompletionQueueFailed { .. }), "{error:?}");
+        drop((pair.a, pair.b));
+        let mut drain = pair.cq.poll().expect("what is left");
+        assert_eq!(drain.next().expect("the receive").wr_id(), 1);
+        assert!(drain.next().is_none());
+        let error = pair.cq.poll().map(drop).expect_err("it has failed");
+        assert!(matches!(error, Error::CompletionQueueFailed { .. }), "{error:?}");
+        assert_eq!(pair.pool.available(), 64);
+    }
+
+    /// The kernel closes the channel with the device: ready for ever, and nothing to take.
+    fn a_channel_that_is_closed_is_no_busy_loop() {
+        let context = open();
+        let (channel, cq) = on_channel(&context);
+        let (closed, other) = UnixStream::pair().expect("a pair of sockets");
+        closed.set_nonblocking(true).expect("not to block");
+        drop(other);
+        // SAFETY: both are open; the channel's now leads elsewhere.
+        let put = unsafe { libc::dup2(closed.as_raw_fd(), channel.as_fd().as_raw_fd()) };
+        assert!(put >= 0);
+        let (outcome, spent) = while_waiting(cq, || ());
+        let error = outcome.expect_err("it is closed");
+        assert!(matches!(error, Error::DeviceFatal { .. }), "{error:?}");
+        assert!(spent < Duration::from_millis(20), "{spent:?}");
+    }
+
+    fn waiting_allocates_nothing() {
+        let context = open();
+        let (_channel, cq) = on_channel(&context);
+        let mut pair = Pair::on(context, cq);
+        let (address, mut before) = (faults::nth("cq", 0), 0);
+        for round in 0..20 {
+            if round == 10 {
+                before = allocations();
+            }
+            pair.receive(1);
+            pair.a.send_queue().post(Send::new(Inline(b"x")).signaled()).expect("room");
+            let mut count = 0;
+            while count < 2 {
+                let mut drain = pair.cq.wait(Notify::Any, Duration::from_secs(5)).expect("some");
+                while drain.next().is_some() {
+                    count += 1;
+                }
+            }
+            // And one that sleeps, and is woken by what is no completion.
+            faults::wake(address);
+            let slept = pair.cq.wait(Notify::Any, Duration::from_millis(1)).expect("none");
+            assert!(slept.is_empty());
+        }
+        // The interposer's own are of another allocator.
+        assert_eq!(allocations() - before, 0);
     }
 }

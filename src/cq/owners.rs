@@ -60,7 +60,14 @@ impl Shared {
         let size = handle.granted();
         let channel = channel.map(|channel| Arc::clone(channel.inner()));
         let signal = match &channel {
-            Some(channel) => Some(channel.enter(handle.key())?),
+            Some(channel) => {
+                let signal = channel.enter(handle.key()).inspect_err(|_| {
+                    context.events().unregister(handle.key() as u64, &events);
+                })?;
+                let woken = Arc::clone(&signal);
+                events.wake_by(move || woken.fire(false));
+                Some(signal)
+            }
             None => None,
         };
         Ok(Shared {
@@ -121,6 +128,11 @@ impl Shared {
         } else {
             owners.dead.push(place);
             self.changed(&owners);
+            drop(owners);
+            // What is left is for who waits, though the device will not say so.
+            if let Some(signal) = &self.signal {
+                signal.fire(false);
+            }
         }
     }
 
