@@ -321,4 +321,71 @@ interposed! {
         // The interposer's own are of another allocator.
         assert_eq!(allocations() - before, 0);
     }
+
+    /// A completion queue that always has something gives the room of what is gone back all the same.
+    fn room_comes_back_though_the_queue_is_never_empty() {
+        let context = open();
+        let cq = CompletionQueue::builder(&context, 127).batch(1).build().expect("one");
+        let mut pair = Pair::on(context, cq);
+        let send = |pair: &mut Pair| {
+            pair.receive(0);
+            pair.a.send_queue().post(Send::new(Inline(b"x")).signaled()).expect("room");
+        };
+        send(&mut pair);
+        let (mut dying, other) = connected(&pair.pd, &pair.cq);
+        let receive = Receive::new(pair.pool.take().expect("a buffer")).wr_id(77);
+        dying.recv_queue().post(receive).expect("room");
+        drop((dying, other));
+        let mut left = 0;
+        for _ in 0..160 {
+            // Two come before two are taken.
+            send(&mut pair);
+            for _ in 0..2 {
+                let mut drain = pair.cq.poll().expect("it can be polled");
+                while let Some(completion) = drain.next() {
+                    left += u32::from(completion.wr_id() == 77);
+                }
+            }
+        }
+        assert_eq!((left, pair.cq.room()), (1, 127 - 4 * DEPTH));
+    }
+
+    fn ends_of_time() {
+        let pair = Pair::new();
+        assert_eq!(pair.a.finish(Duration::MAX), 0);
+        let (mut cq, b) = (pair.cq, pair.b);
+        b.finish_polling(&mut [&mut cq], Duration::MAX, |_| ()).expect("nothing to wait for");
+        let (_channel, mut cq) = on_channel(&pair.context);
+        assert!(cq.wait(Notify::Any, Duration::ZERO).expect("none").is_empty());
+    }
+
+    /// What was not to be signaled: carried out before a failure, and not known to be behind one.
+    fn silence_before_and_behind_a_failure() {
+        let mut pair = Pair::new();
+        let exposed = Exposed::new(&pair.pd, 64, RemoteAccess::READ).expect("memory");
+        pair.receive(100);
+        let first = pair.filled(b"first");
+        let refused = pair.filled(b"no");
+        let sends = pair.a.send_queue();
+        sends.post(Send::new(first).wr_id(1)).expect("room");
+        sends.post(Write::new(refused, exposed.remote()).wr_id(2)).expect("room");
+        // Flushed, and the device does not say so.
+        faults::copies(0);
+        sends.post(Send::new(()).wr_id(3)).expect("room");
+        sends.post(Send::new(()).wr_id(4)).expect("room");
+        let sends: Vec<_> = seen(&mut pair.cq).into_iter().filter(|seen| seen.0 < 100).collect();
+        let denied = WcStatus::REM_ACCESS_ERR;
+        assert_eq!(sends, [(1, OK, false), (2, denied, true), (3, FLUSHED, false), (4, FLUSHED, true)]);
+
+        let (mut a, b) = connected(&pair.pd, &pair.cq);
+        faults::stall(true);
+        a.send_queue().post(Send::new(()).wr_id(5)).expect("room");
+        a.send_queue().post(Send::new(()).wr_id(6).signaled()).expect("room");
+        faults::copies(0);
+        a.close().expect("to ERR");
+        assert_eq!(seen(&mut pair.cq), [(5, FLUSHED, false), (6, FLUSHED, true)]);
+        assert_eq!(pair.cq.strays(), 0);
+        drop((a, b));
+        faults::stall(false);
+    }
 }

@@ -213,6 +213,8 @@ impl CompletionQueue {
                     self.count = count;
                     if count < self.entries.len() {
                         self.polled.saw_it_empty();
+                    } else {
+                        self.polled.took(count, self.shared.size);
                     }
                     if count != 0 || !self.shared.events.any() {
                         return Ok(());
@@ -299,7 +301,8 @@ impl CompletionQueue {
     }
 
     /// How much of that no queue pair has taken. The room of a queue pair that was dropped is there again
-    /// after a poll that found nothing.
+    /// when nothing of it can be left here: after a poll that took all there was, or several of a queue that is
+    /// never empty, and what they gave was looked at.
     pub fn room(&self) -> u32 {
         self.shared.room()
     }

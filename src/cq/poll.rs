@@ -22,8 +22,8 @@ pub struct Drain<'a> {
 enum Next {
     /// The completion at this place among those polled.
     Polled(usize),
-    /// A send that is complete because a later one is.
-    Silent,
+    /// A send that is complete because a later one is; whether it was carried out is known then.
+    Silent(WcStatus),
     /// What was posted when its queue pair was destroyed.
     Left,
 }
@@ -57,7 +57,7 @@ impl<'a> Drain<'a> {
             let wc = match next {
                 // SAFETY: integers, zero at first, of which the driver wrote what it means to tell.
                 Next::Polled(at) => unsafe { *self.cq.entries[at].assume_init_ref() },
-                Next::Silent => synthetic(WcStatus::SUCCESS),
+                Next::Silent(status) => synthetic(status),
                 Next::Left => synthetic(WcStatus::WR_FLUSH_ERR),
             };
             let silent = !matches!(next, Next::Polled(_));
@@ -102,8 +102,8 @@ impl CompletionQueue {
     fn find_next(&mut self) -> Option<(u16, u32, Next)> {
         while self.next < self.count {
             // SAFETY: integers, zero at first, of which the driver wrote what it means to tell.
-            let word = unsafe { self.entries[self.next].assume_init_ref() }.wr_id;
-            let id = WrId::of(word);
+            let wc = unsafe { self.entries[self.next].assume_init_ref() };
+            let (id, status) = (WrId::of(wc.wr_id), WcStatus::from_raw(wc.status));
             let Some(table) = self.polled.table(id) else {
                 self.unknown(id);
                 continue;
@@ -116,9 +116,14 @@ impl CompletionQueue {
                 let tail = table.ring.first_possible(table.tail, table.ring.end());
                 table.tail = tail.wrapping_add(1);
                 if tail != id.sequence {
-                    // A send before it, complete without a word; or a gap.
-                    return Some((id.owner, tail, Next::Silent));
+                    // A send before it, complete without a word; or a gap. Sends are carried out in order, and
+                    // the first that is not fails; so those before one that did either, and only those. A
+                    // flush tells of nothing before it: not every device flushes what was not to be signaled.
+                    let carried_out = !table.failed && status != WcStatus::WR_FLUSH_ERR;
+                    let silent = if carried_out { WcStatus::SUCCESS } else { WcStatus::WR_FLUSH_ERR };
+                    return Some((id.owner, tail, Next::Silent(silent)));
                 }
+                table.failed |= status != WcStatus::SUCCESS;
             }
             self.next += 1;
             return Some((id.owner, id.sequence, Next::Polled(self.next - 1)));
@@ -268,8 +273,9 @@ impl<'a> Completion<'a> {
         if self.is_success() { 0 } else { self.wc.vendor_err }
     }
 
-    /// Whether the device made no completion of its own for it: an unsignaled send that was carried out, or
-    /// what was still posted when its queue pair was destroyed.
+    /// Whether the device made no completion of its own for it: an unsignaled send, or what was still posted
+    /// when its queue pair was destroyed. Such a send was carried out if it says so
+    /// ([`is_success`](Completion::is_success)); if it says that it was flushed, that is not known.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.silent
