@@ -187,8 +187,10 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::CompletionQueueFailed`], from then on always: nothing can be learnt from it any more. What
-    /// is in flight comes back when its queue pair is dropped, then this queue or another poll of it.
+    /// [`Error::CompletionQueueFailed`], when polling it failed, or the event `CQ_ERR` was taken in (by
+    /// [`Context::process_events`], or a wait); from then on always, but while there is something to give:
+    /// nothing can be learnt from the device any more. What is in flight comes back by a poll after its queue
+    /// pair was dropped.
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&mut self) -> Result<Drain<'_>> {
@@ -214,8 +216,16 @@ impl CompletionQueue {
                     self.count = count;
                     if count < self.entries.len() {
                         self.polled.saw_it_empty();
+                    } else {
+                        self.polled.took(count, self.shared.size);
                     }
-                    return Ok(());
+                    if count != 0 || !self.shared.events.any() {
+                        return Ok(());
+                    }
+                    self.take_in_events();
+                    if self.failed.is_none() {
+                        return Ok(());
+                    }
                 }
                 Err(errno) => self.failed = Some(errno),
             }
@@ -273,7 +283,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::NoChannel`]; as [`poll`](CompletionQueue::poll); [`Error::DeviceFatal`].
+    /// As [`CompletionChannel::wait`].
     pub fn wait(
         &mut self,
         notify: Notify,
@@ -295,7 +305,8 @@ impl CompletionQueue {
     }
 
     /// How much of that no queue pair has taken. The room of a queue pair that was dropped is there again
-    /// after a poll that found nothing.
+    /// when nothing of it can be left here: after a poll that took all there was, or several of a queue that is
+    /// never empty, and what they gave was looked at.
     pub fn room(&self) -> u32 {
         self.shared.room()
     }
@@ -318,7 +329,7 @@ impl CompletionQueue {
         &self.shared
     }
 
-    /// What has happened to it, of what a wait must end for.
+    /// What has happened to it: whether it failed.
     fn take_in_events(&mut self) {
         const CQ_ERR: u32 = 1 << 0;
         if self.shared.events.take() & CQ_ERR != 0 && self.failed.is_none() {

@@ -92,11 +92,11 @@ const fn synthetic(status: WcStatus) -> ibv_wc {
 
 /// Of a send that is complete because a later one is.
 static SILENT: ibv_wc = synthetic(WcStatus::SUCCESS);
-/// Of what was posted when its queue pair was destroyed.
+/// Of a send that may not have been carried out, and of what was posted when its queue pair was destroyed.
 static LEFT: ibv_wc = synthetic(WcStatus::WR_FLUSH_ERR);
 
 impl CompletionQueue {
-    /// The next entry, if it is the usual one: of a receive, or of the oldest send in flight.
+    /// The next entry, if it is the usual one: of a receive, or of the oldest send in flight, carried out.
     ///
     /// # Safety
     ///
@@ -113,7 +113,7 @@ impl CompletionQueue {
         let id = WrId::of(wc.wr_id);
         let table = self.polled.table(id)?;
         let is_send = table.queue == Queue::Send;
-        if is_send && table.tail != id.sequence {
+        if is_send && (table.tail != id.sequence || wc.status != WcStatus::SUCCESS.raw()) {
             return None;
         }
         // SAFETY: as `claim_from` says.
@@ -149,13 +149,19 @@ impl CompletionQueue {
                 let tail = table.ring.first_possible(table.tail, table.ring.end());
                 table.tail = tail.wrapping_add(1);
                 if tail != id.sequence {
-                    // A send before it, complete without a word; or a gap, where nothing is.
+                    // A send before it, complete without a word; or a gap, where nothing is. Sends are
+                    // carried out in order, and the first that is not fails; so those before one that did
+                    // either, and only those. A flush tells of nothing before it: not every device flushes
+                    // what was not to be signaled.
+                    let carried_out = !table.failed && wc.status != WcStatus::WR_FLUSH_ERR.raw();
+                    let wc = if carried_out { &SILENT } else { &LEFT };
                     // SAFETY: as `claim_from` says.
                     match unsafe { claim_from(&table.ring, tail) } {
-                        Some(claimed) => return Some(Found { claimed, wc: &SILENT, silent: true }),
+                        Some(claimed) => return Some(Found { claimed, wc, silent: true }),
                         None => continue,
                     }
                 }
+                table.failed |= wc.status != WcStatus::SUCCESS.raw();
             }
             // SAFETY: as `claim_from` says.
             let claimed = unsafe { claim_from(&table.ring, id.sequence) };
@@ -334,8 +340,9 @@ impl<'a> Completion<'a> {
         if self.is_success() { 0 } else { self.wc.vendor_err }
     }
 
-    /// Whether the device made no completion of its own for it: an unsignaled send that was carried out, or
-    /// what was still posted when its queue pair was destroyed.
+    /// Whether the device made no completion of its own for it: an unsignaled send, or what was still posted
+    /// when its queue pair was destroyed. Such a send was carried out if it says so
+    /// ([`is_success`](Completion::is_success)); if it says that it was flushed, that is not known.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.silent
