@@ -388,4 +388,43 @@ interposed! {
         drop((a, b));
         faults::stall(false);
     }
+
+    /// A receive into exposed memory and a buffer behind it: each has its part of the message.
+    fn a_message_over_exposed_memory_and_a_buffer() {
+        let mut pair = Pair::new();
+        let exposed = Exposed::new(&pair.pd, 64, everything()).expect("memory");
+        let range = exposed.range(16, 8).expect("inside");
+        let buffer = pair.pool.take().expect("a buffer");
+        pair.b.recv_queue().post(Receive::new((range, buffer)).wr_id(1)).expect("room");
+        let revoked = exposed.revoke().expect_err("it is in flight");
+        assert!(matches!(revoked.error, Error::InUse { .. }), "{:?}", revoked.error);
+        let exposed = revoked.exposed;
+        pair.a.send_queue().post(Send::new(Inline(b"0123456789")).signaled()).expect("room");
+        let mut memory = Vec::new();
+        let mut drain = pair.cq.poll().expect("it can be polled");
+        while let Some(mut completion) = drain.next() {
+            completion.result().expect("carried out");
+            memory.extend(std::iter::from_fn(|| completion.take()));
+        }
+        let [Memory::Exposed(range), Memory::Buffer(buffer)] = &memory[..] else {
+            panic!("{memory:?}")
+        };
+        assert_eq!((range.offset(), range.len(), &buffer[..]), (16, 8, &b"89"[..]));
+        let mut there = [0; 8];
+        exposed.read(16, &mut there).expect("inside");
+        assert_eq!(&there, b"01234567");
+        // A shorter one, into the same: nothing is in the buffer. The buffer alone is asked for.
+        let [Memory::Exposed(range), Memory::Buffer(buffer)] =
+            <[Memory; 2]>::try_from(memory).expect("two") else { panic!() };
+        pair.b.recv_queue().post(Receive::new((range, buffer)).wr_id(2)).expect("room");
+        pair.a.send_queue().post(Send::new(Inline(b"abc")).signaled()).expect("room");
+        let mut buffers = Vec::new();
+        let mut drain = pair.cq.poll().expect("it can be polled");
+        while let Some(completion) = drain.next() {
+            buffers.extend(completion.into_buffer());
+        }
+        assert!(buffers.len() == 1 && buffers[0].is_empty(), "{buffers:?}");
+        let plain = exposed.revoke().expect("nothing is in flight");
+        assert_eq!(&plain[16..24], b"abc34567");
+    }
 }
