@@ -427,4 +427,78 @@ interposed! {
         let plain = exposed.revoke().expect("nothing is in flight");
         assert_eq!(&plain[16..24], b"abc34567");
     }
+
+    /// Everything that lends or owns is forgotten: nothing is freed, what was not forgotten goes on.
+    fn all_is_forgotten() {
+        let mut pair = Pair::new();
+        for round in 0..40_u64 {
+            // A batch, not posted.
+            let mut batch = pair.a.send_queue().batch::<4>();
+            batch.push(Send::new(Inline(b"never")).wr_id(1)).expect("room");
+            batch.push(Send::new(()).wr_id(2)).expect("room");
+            std::mem::forget(batch);
+            // One whose second is refused: the error, or what it gives back.
+            faults::fail_post("ibv_post_send", faults::Post::RefuseAt(1), libc::ENOMEM, 1);
+            pair.receive(100);
+            let mut batch = pair.a.send_queue().batch::<4>();
+            for wr_id in 3..6 {
+                batch.push(Send::new(Inline(b"x")).wr_id(wr_id).signaled()).expect("room");
+            }
+            let mut failed = batch.post().expect_err("the second is refused");
+            assert_eq!(failed.taken, 1);
+            match round % 3 {
+                0 => std::mem::forget(failed),
+                1 => {
+                    std::mem::forget(failed.next_refused().expect("the second"));
+                    drop(failed);
+                }
+                _ => {
+                    let numbers: Vec<_> = std::iter::from_fn(|| {
+                        failed.next_refused().map(|refused| refused.wr_id())
+                    })
+                    .collect();
+                    assert_eq!(numbers, [4, 5]);
+                    drop(failed);
+                }
+            }
+            // Completions, and then what gives them.
+            let mut drain = pair.cq.poll().expect("it can be polled");
+            let completion = drain.next().expect("one of two");
+            if round % 2 == 0 { std::mem::forget(completion) } else { drop(completion) }
+            std::mem::forget(drain);
+            assert_eq!(seen(&mut pair.cq).len(), 1);
+            assert_eq!(pair.a.send_queue().in_flight(), 0, "round {round}");
+            assert_eq!(pair.b.recv_queue().in_flight(), 0);
+        }
+        assert_eq!(pair.cq.strays(), 0);
+        // A receive's buffer went with its completion, where that was forgotten first.
+        let Pair { a, b, cq, pool, .. } = pair;
+        std::mem::forget(a);
+        drop((b, cq));
+        assert!(pool.available() >= 64 - 20, "{}", pool.available());
+    }
+
+    /// What is refused comes back as it was.
+    fn a_refused_request_is_as_it_was() {
+        let mut pair = Pair::new();
+        let shared = pair.filled(b"0123456789").freeze();
+        let exposed = Exposed::new(&pair.pd, 64, everything()).expect("memory");
+        let memory = (shared.slice(3..7).expect("inside"), exposed.range(8, 4).expect("inside"));
+        // As many as make the library ask for a signal by itself.
+        for _ in 0..DEPTH / 2 - 1 {
+            pair.receive(100);
+        }
+        for wr_id in 0..u64::from(DEPTH / 2 - 1) {
+            pair.a.send_queue().post(Send::new(()).wr_id(wr_id)).expect("room");
+        }
+        faults::fail_post("ibv_post_send", faults::Post::RefuseAt(0), libc::ENOMEM, 1);
+        let failed = pair.a.send_queue().post(Send::new(memory).wr_id(9)).expect_err("refused");
+        let Refusal::Device { errno: Errno::ENOMEM, .. } = failed.refusal else { panic!() };
+        let request = failed.request.expect("it comes back");
+        let (part, range) = request.into_memory();
+        assert_eq!((&part[..], range.offset(), range.len()), (&b"3456"[..], 8, 4));
+        let part = part.try_unfreeze().expect_err("two owners");
+        drop(shared);
+        assert_eq!(&part.try_unfreeze().expect("the only owner")[..], b"0123456789");
+    }
 }
