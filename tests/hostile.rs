@@ -9,6 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -95,12 +96,11 @@ fn seen(cq: &mut CompletionQueue) -> Vec<(u64, WcStatus, bool)> {
     let mut seen = Vec::new();
     loop {
         let mut drain = cq.poll().expect("it can be polled");
-        let before = seen.len();
+        if drain.is_empty() {
+            return seen;
+        }
         while let Some(completion) = drain.next() {
             seen.push((completion.wr_id(), completion.status(), !completion.is_silent()));
-        }
-        if seen.len() == before {
-            return seen;
         }
     }
 }
@@ -500,5 +500,160 @@ interposed! {
         let part = part.try_unfreeze().expect_err("two owners");
         drop(shared);
         assert_eq!(&part.try_unfreeze().expect("the only owner")[..], b"0123456789");
+    }
+
+    /// Everything in flight, and all objects dropped in every order: the device touches what it has after each,
+    /// and nothing is left.
+    fn every_order_of_dropping() {
+        enum Thing {
+            Context(Context),
+            Pd(ProtectionDomain),
+            Pool(Pool),
+            Exposed(Exposed),
+            Cq(CompletionQueue),
+            Qps(QueuePair<Rts>, QueuePair<Rts>),
+        }
+        let mut orders = vec![vec![]];
+        for next in 0..6_usize {
+            orders = orders.iter().flat_map(|order: &Vec<usize>| {
+                (0..=order.len()).map(move |at| {
+                    let mut order = order.clone();
+                    order.insert(at, next);
+                    order
+                })
+            }).collect();
+        }
+        assert_eq!(orders.len(), 720);
+        for order in orders {
+            let mut pair = Pair::new();
+            faults::stall(true);
+            let exposed = Exposed::new(&pair.pd, 64, everything()).expect("memory");
+            pair.receive(1);
+            let word = exposed.range(8, 8).expect("inside");
+            let all = exposed.remote();
+            let whole = pair.pool.take().expect("a buffer");
+            let part = pair.filled(b"shared").freeze().slice(1..3).expect("inside");
+            pair.b.recv_queue().post(Receive::new(word.clone())).expect("room");
+            let sends = pair.a.send_queue();
+            sends.post(Send::new((part, word.clone()))).expect("room");
+            sends.post(Read::new(whole, all)).expect("room");
+            sends.post(FetchAdd::new(word, all, 1)).expect("room");
+            let Pair { a, b, cq, pool, pd, context } = pair;
+            let mut things = [
+                Some(Thing::Context(context)),
+                Some(Thing::Pd(pd)),
+                Some(Thing::Pool(pool)),
+                Some(Thing::Exposed(exposed)),
+                Some(Thing::Cq(cq)),
+                Some(Thing::Qps(a, b)),
+            ];
+            for at in &order {
+                match things[*at].take().expect("each once") {
+                    Thing::Context(it) => drop(it),
+                    Thing::Pd(it) => drop(it),
+                    Thing::Pool(it) => drop(it),
+                    Thing::Exposed(it) => drop(it),
+                    Thing::Cq(it) => drop(it),
+                    Thing::Qps(a, b) => drop((a, b)),
+                }
+                faults::touch_all(0xa5);
+            }
+            assert_eq!(faults::all_live(), [], "{order:?}");
+            faults::stall(false);
+        }
+    }
+
+    /// A queue pair that cannot be destroyed keeps what the device may touch, and all it was made on.
+    fn what_cannot_be_destroyed_keeps_its_memory() {
+        let mut pair = Pair::new();
+        pair.receive(1);
+        faults::fail("ibv_destroy_qp", libc::EBUSY);
+        let Pair { a, b, cq, pool, pd, context } = pair;
+        drop(b);
+        assert_eq!(context.leaks(), 1);
+        assert_eq!(faults::touch_all(0xa5).written, 64);
+        assert_eq!(pool.available(), 63);
+        drop((a, cq, pool, pd));
+        assert_eq!(faults::touch_all(0x5a).written, 64);
+        faults::fail("ibv_dereg_mr", libc::EBUSY);
+        let pd = ProtectionDomain::new(&context).expect("another");
+        let exposed = Exposed::new(&pd, 64, everything()).expect("memory");
+        let kept = exposed.revoke().expect_err("it cannot be deregistered").exposed;
+        kept.write(0, b"still there").expect("inside");
+        faults::fail("ibv_dereg_mr", libc::EBUSY);
+        drop(kept);
+        assert_eq!(context.leaks(), 2);
+    }
+
+    /// Completions of every number, pushed by hand: none makes memory have two owners.
+    fn forged_completions() {
+        let mut pair = Pair::new();
+        pair.receive(1);
+        let address = faults::nth("cq", 0);
+        let mut wc = faults::Wc { status: 0, opcode: 128, byte_len: u32::MAX, ..Default::default() };
+        for owner in 0..6_u64 {
+            for generation in 0..3_u64 {
+                for sequence in [0, 1, 7, 8, u64::from(u32::MAX), 1 << 31] {
+                    wc.wr_id = owner << 48 | generation << 32 | sequence;
+                    faults::push(address, &wc);
+                }
+            }
+        }
+        let all = seen(&mut pair.cq);
+        assert_eq!(all, [(1, OK, true)], "the one that was really posted");
+        assert_eq!(pair.cq.strays(), 6 * 3 * 6 - 1);
+        assert_eq!((pair.pool.available(), pair.b.recv_queue().in_flight()), (64, 0));
+        drop((pair.a, pair.b));
+        assert_eq!(seen(&mut pair.cq), []);
+    }
+
+    /// A panic in who is handed completions: nothing is lost but that call.
+    fn a_panic_in_the_callback() {
+        let mut pair = Pair::new();
+        for wr_id in 0..4 {
+            pair.receive(wr_id);
+        }
+        let Pair { a, b, mut cq, pool, .. } = pair;
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _ = b.finish_polling(&mut [&mut cq], Duration::from_secs(5), |_| panic!("on purpose"));
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(seen(&mut cq).len(), 3);
+        drop(a);
+        assert_eq!(pool.available(), 64);
+    }
+
+    /// No answer says what was taken: the memory stays with the queue pair, and comes back when that goes.
+    fn a_post_of_which_nothing_is_known() {
+        use faults::Post;
+        for how in [Post::TakenUnnamed, Post::LostUnnamed, Post::TakenForeign, Post::LostForeign] {
+            let mut pair = Pair::new();
+            faults::stall(true);
+            faults::fail_post("ibv_post_recv", how, libc::ENOMEM, 1);
+            let receive = Receive::new(pair.pool.take().expect("a buffer")).wr_id(1);
+            let failed = pair.b.recv_queue().post(receive).expect_err("unsure");
+            assert!(matches!(failed.refusal, Refusal::Unsure { .. }) && failed.request.is_none());
+            faults::fail_post("ibv_post_send", how, libc::EIO, 1);
+            let text = [pair.filled(b"a"), pair.filled(b"b")];
+            let mut batch = pair.a.send_queue().batch::<4>();
+            for (wr_id, buffer) in (2..).zip(text) {
+                batch.push(Send::new(buffer).wr_id(wr_id)).expect("room");
+            }
+            let mut failed = batch.post().expect_err("unsure");
+            assert_eq!(failed.taken, 2);
+            assert!(failed.next_refused().is_none());
+            drop(failed);
+            assert_eq!(pair.pool.available(), 61);
+            faults::touch_all(0xa5);
+            let refused = pair.a.send_queue().post(Send::new(())).expect_err("poisoned");
+            assert!(matches!(refused.refusal, Refusal::Poisoned { errno: Errno::EIO, .. }));
+            let Pair { a, b, mut cq, pool, .. } = pair;
+            drop((a, b));
+            let mut back: Vec<_> = seen(&mut cq).into_iter().map(|seen| (seen.0, seen.1)).collect();
+            back.sort_by_key(|seen| seen.0);
+            assert_eq!(back, [(1, FLUSHED), (2, FLUSHED), (3, FLUSHED)], "{how:?}");
+            assert_eq!(pool.available(), 64);
+            faults::stall(false);
+        }
     }
 }
