@@ -355,7 +355,8 @@ impl<S: EventSource> Events<S> {
         let mut state = self.state();
         let (address, made) = create()?;
         let id = ObjectId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let object = Arc::new(ObjectEvents { id, happened: AtomicU32::new(0), wake: OnceLock::new() });
+        let object =
+            Arc::new(ObjectEvents { id, happened: AtomicU32::new(0), wake: OnceLock::new() });
         state.objects.insert(address, Arc::clone(&object));
         Ok((object, made))
     }

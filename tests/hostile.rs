@@ -121,9 +121,9 @@ fn while_waiting(
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         let begin = processor_time();
-        let outcome = cq.wait(Notify::Any, None).map(|mut drain| {
-            std::iter::from_fn(|| drain.next().map(drop)).count()
-        });
+        let outcome = cq
+            .wait(Notify::Any, None)
+            .map(|mut drain| std::iter::from_fn(|| drain.next().map(drop)).count());
         let _ = tell.send((outcome, processor_time() - begin));
     });
     thread::sleep(Duration::from_millis(50));

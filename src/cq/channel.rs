@@ -188,11 +188,7 @@ impl Channel {
     }
 
     /// Waits until one of them has fired; false when the time is over.
-    fn sleep(
-        &self,
-        queues: &[&mut CompletionQueue],
-        deadline: Option<Instant>,
-    ) -> Result<bool> {
+    fn sleep(&self, queues: &[&mut CompletionQueue], deadline: Option<Instant>) -> Result<bool> {
         let nobody = PollFd::from_borrowed_fd(self.handle.fd(), PollFlags::empty());
         // The usual few without allocating.
         let mut few: [PollFd<'_>; FEW + 2] = std::array::from_fn(|_| nobody.clone());

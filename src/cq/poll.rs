@@ -120,7 +120,8 @@ impl CompletionQueue {
                     // the first that is not fails; so those before one that did either, and only those. A
                     // flush tells of nothing before it: not every device flushes what was not to be signaled.
                     let carried_out = !table.failed && status != WcStatus::WR_FLUSH_ERR;
-                    let silent = if carried_out { WcStatus::SUCCESS } else { WcStatus::WR_FLUSH_ERR };
+                    let silent =
+                        if carried_out { WcStatus::SUCCESS } else { WcStatus::WR_FLUSH_ERR };
                     return Some((id.owner, tail, Next::Silent(silent)));
                 }
                 table.failed |= status != WcStatus::SUCCESS;
