@@ -67,7 +67,8 @@ impl Held {
     /// Owns nothing: of a work request without memory of its own, which is in flight all the same.
     #[inline]
     pub(crate) fn nothing() -> Held {
-        Held(NonNull::without_provenance(const { std::num::NonZeroUsize::new(NOTHING).unwrap() }))
+        // SAFETY: not NULL.
+        Held(unsafe { NonNull::new_unchecked(std::ptr::without_provenance_mut(NOTHING)) })
     }
 
     /// Gives up ownership; [`from_raw`](Held::from_raw) takes it again. Never NULL.
