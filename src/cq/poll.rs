@@ -354,8 +354,13 @@ impl<'a> Completion<'a> {
     pub fn take(&mut self) -> Option<Memory> {
         while let Some(held) = self.claimed.take() {
             if let Some(mut memory) = held.into_memory() {
-                if let Memory::Buffer(buffer) = &mut memory {
-                    self.set_received(buffer);
+                match &mut memory {
+                    Memory::Buffer(buffer) => self.set_received(buffer),
+                    // Some of what was received is there.
+                    Memory::Exposed(range) => {
+                        self.received -= self.received.min(range.len() as u32);
+                    }
+                    Memory::Shared(_) => {}
                 }
                 return Some(memory);
             }
@@ -366,9 +371,8 @@ impl<'a> Completion<'a> {
     /// The next exclusive buffer that was posted; what comes before it is dropped.
     #[inline]
     pub fn take_buffer(&mut self) -> Option<Buffer> {
-        while let Some(held) = self.claimed.take() {
-            if let Ok(mut buffer) = held.into_buffer() {
-                self.set_received(&mut buffer);
+        while let Some(memory) = self.take() {
+            if let Memory::Buffer(buffer) = memory {
                 return Some(buffer);
             }
         }

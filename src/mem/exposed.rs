@@ -129,7 +129,8 @@ impl Exposed {
             let what = "the length of a part of exposed memory, in bytes,";
             return Err(Error::OutOfRange { what, asked: len as u64, least: 0, most: 1 << 31 });
         }
-        Ok(ExposedRange { inner: Arc::clone(&self.inner), offset, len: len as u32 })
+        let part = Part { inner: Arc::clone(&self.inner), offset, len: len as u32 };
+        Ok(ExposedRange { part: Arc::new(part) })
     }
 
     /// Copies bytes out. A peer may change them meanwhile: each byte is one that was there at some time
@@ -292,9 +293,16 @@ impl fmt::Debug for Exposed {
 }
 
 /// A part of [`Exposed`] memory, as local memory of a work request. The memory cannot be revoked while
-/// one lives.
+/// one lives. Made with an allocation, and then moved into a work request and out again with none, as its
+/// completion gives it back; cheap to clone.
 #[derive(Clone)]
 pub struct ExposedRange {
+    part: Arc<Part>,
+}
+
+/// What a work request in flight holds.
+#[repr(align(8))]
+pub(crate) struct Part {
     inner: Arc<Inner>,
     offset: usize,
     len: u32,
@@ -303,40 +311,44 @@ pub struct ExposedRange {
 impl ExposedRange {
     /// How many bytes.
     pub fn len(&self) -> usize {
-        self.len as usize
+        self.part.len as usize
     }
 
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.part.len == 0
+    }
+
+    /// Where it begins in the exposed memory.
+    pub fn offset(&self) -> usize {
+        self.part.offset
     }
 
     #[inline]
     pub(super) fn inner(&self) -> &Inner {
-        &self.inner
+        &self.part.inner
     }
 
     #[inline]
     pub(super) fn address(&self) -> u64 {
-        self.inner.start.as_ptr().addr() as u64 + self.offset as u64
+        self.inner().start.as_ptr().addr() as u64 + self.part.offset as u64
+    }
+
+    /// Gives up ownership; [`from_part`](ExposedRange::from_part) takes it again.
+    #[inline]
+    pub(super) fn into_part(self) -> Arc<Part> {
+        self.part
     }
 
     #[inline]
-    pub(super) fn into_inner(self) -> Arc<Inner> {
-        self.inner
-    }
-
-    /// The part at this address, which was checked when it was made.
-    pub(super) fn again(inner: Arc<Inner>, address: u64, len: u32) -> ExposedRange {
-        let offset = address.wrapping_sub(inner.start.as_ptr().addr() as u64) as usize;
-        debug_assert!(inner.check(offset, len as usize).is_ok());
-        ExposedRange { inner, offset, len }
+    pub(super) fn from_part(part: Arc<Part>) -> ExposedRange {
+        ExposedRange { part }
     }
 }
 
 impl fmt::Debug for ExposedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ExposedRange({} bytes at {:#x})", self.len, self.address())
+        write!(f, "ExposedRange({} bytes at {:#x})", self.len(), self.address())
     }
 }
 

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::buffer::{Buffer, SharedBuffer, Slot};
-use super::exposed::Inner as ExposedInner;
+use super::exposed::{ExposedRange, Part};
 
 /// An owner of memory, in one word: a pointer whose low three bits say what it points to. Dropping it
 /// drops what it owns.
@@ -26,7 +26,7 @@ const EXPOSED: usize = 3;
 const NOTHING: usize = 7;
 
 // What is pointed to leaves the low three bits free.
-const _: () = assert!(align_of::<Slot>() > TAG && align_of::<ExposedInner>() > TAG);
+const _: () = assert!(align_of::<Slot>() > TAG && align_of::<Part>() > TAG);
 
 /// What a work request held, given back.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub enum Memory {
     Buffer(Buffer),
     /// A shared buffer: the whole of it, though the request may have named a part.
     Shared(SharedBuffer),
-    /// A range of exposed memory, which the request does not hold any more.
-    Exposed,
+    /// A range of exposed memory.
+    Exposed(ExposedRange),
 }
 
 impl Held {
@@ -58,15 +58,17 @@ impl Held {
     }
 
     #[inline]
-    pub(super) fn exposed(inner: Arc<ExposedInner>) -> Held {
+    pub(super) fn exposed(range: ExposedRange) -> Held {
+        let part = Arc::into_raw(range.into_part());
         // SAFETY: what Arc::into_raw gives is not NULL.
-        Held::tagged(unsafe { NonNull::new_unchecked(Arc::into_raw(inner).cast_mut()) }, EXPOSED)
+        Held::tagged(unsafe { NonNull::new_unchecked(part.cast_mut()) }, EXPOSED)
     }
 
     /// Owns nothing: of a work request without memory of its own, which is in flight all the same.
     #[inline]
     pub(crate) fn nothing() -> Held {
-        Held(NonNull::without_provenance(const { std::num::NonZeroUsize::new(NOTHING).unwrap() }))
+        // SAFETY: not NULL.
+        Held(unsafe { NonNull::new_unchecked(std::ptr::without_provenance_mut(NOTHING)) })
     }
 
     /// Gives up ownership; [`from_raw`](Held::from_raw) takes it again. Never NULL.
@@ -111,8 +113,8 @@ impl Held {
                     Some(Memory::Shared(SharedBuffer::from_parts(this.untagged::<Slot>(), None)))
                 }
                 EXPOSED => {
-                    drop(Arc::from_raw(this.untagged::<ExposedInner>().as_ptr()));
-                    Some(Memory::Exposed)
+                    let part = Arc::from_raw(this.untagged::<Part>().as_ptr());
+                    Some(Memory::Exposed(ExposedRange::from_part(part)))
                 }
                 _ => None,
             }
@@ -137,13 +139,14 @@ impl Held {
         Ok(ManuallyDrop::new(self).untagged())
     }
 
-    /// Exposed memory, if it is that; else itself.
-    pub(super) fn into_exposed(self) -> Result<Arc<ExposedInner>, Held> {
+    /// A range of exposed memory, if it is that; else itself.
+    pub(super) fn into_exposed(self) -> Result<ExposedRange, Held> {
         if self.tag() != EXPOSED {
             return Err(self);
         }
         // SAFETY: as in `into_memory`.
-        Ok(unsafe { Arc::from_raw(ManuallyDrop::new(self).untagged().as_ptr()) })
+        let part = unsafe { Arc::from_raw(ManuallyDrop::new(self).untagged::<Part>().as_ptr()) };
+        Ok(ExposedRange::from_part(part))
     }
 }
 

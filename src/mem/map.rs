@@ -58,7 +58,10 @@ impl Mapping {
     /// Maps at least `bytes`, in whole pages; huge ones if they are wanted and there are any.
     pub(crate) fn new(bytes: usize, huge: bool) -> Result<Mapping> {
         if huge {
-            if let Ok(mapping) = Mapping::with(bytes, HUGE, MapFlags::HUGETLB, PageSize::Huge) {
+            // Of this size, whatever the machine's default is: a length that is no multiple of it could not
+            // be unmapped.
+            let flags = MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+            if let Ok(mapping) = Mapping::with(bytes, HUGE, flags, PageSize::Huge) {
                 return Ok(mapping);
             }
         }

@@ -129,12 +129,11 @@ impl sealed::Piece for ExposedRange {
 
     #[inline]
     fn hold(self) -> Held {
-        Held::exposed(self.into_inner())
+        Held::exposed(self)
     }
 
-    fn restore(held: Held, entry: &ibv_sge) -> Option<ExposedRange> {
-        let inner = held.into_exposed().ok()?;
-        Some(ExposedRange::again(inner, entry.addr, entry.length))
+    fn restore(held: Held, _: &ibv_sge) -> Option<ExposedRange> {
+        held.into_exposed().ok()
     }
 }
 

@@ -31,10 +31,11 @@ impl<T, const N: usize> List<T, N> {
         N - self.count >= more
     }
 
-    /// The address of an item, which need not be there.
+    /// The address of the first item, and by counting from it of the others: asked for once, since asking
+    /// again ends what was made of the first answer.
     #[inline]
-    fn at(&mut self, item: usize) -> *mut T {
-        self.items.as_mut_ptr().wrapping_add(item).cast()
+    fn start(&mut self) -> *mut T {
+        self.items.as_mut_ptr().cast()
     }
 }
 
@@ -135,19 +136,16 @@ impl<'a, const N: usize, const E: usize> SendBatch<'a, N, E> {
         if count == 0 {
             return Ok(());
         }
-        let mut entry = 0;
+        let (chain, mut list) = (this.requests.start(), this.entries.start());
         for at in 0..count {
-            let next = if at + 1 < count { this.requests.at(at + 1) } else { null_mut() };
-            let list = this.entries.at(entry);
-            let request = this.requests.at(at);
+            let request = chain.wrapping_add(at);
             // SAFETY: the first `count` requests were written by `push`.
             unsafe {
-                (*request).next = next;
+                (*request).next = if at + 1 < count { request.wrapping_add(1) } else { null_mut() };
                 (*request).sg_list = list;
-                entry += (*request).num_sge as usize;
+                list = list.wrapping_add((*request).num_sge as usize);
             }
         }
-        let chain = this.requests.at(0);
         this.queue.poster.reserve(count as u32);
         let mut bad = null_mut();
         // SAFETY: the chain is in `this`, which does not move, and well formed, as linked above. Its memory
@@ -160,12 +158,12 @@ impl<'a, const N: usize, const E: usize> SendBatch<'a, N, E> {
                 Ok(())
             }
             Err(errno) => {
-                let place = (0..count).find(|at| std::ptr::eq(this.requests.at(*at), bad));
+                let place = (0..count).find(|at| std::ptr::eq(chain.wrapping_add(*at), bad));
                 let refusal = this.queue.core.refused("ibv_post_send", errno, place.is_none());
                 let taken = place.unwrap_or(count);
                 for at in 0..taken {
                     // SAFETY: one of the first `count` requests.
-                    let flags = unsafe { (*this.requests.at(at)).send_flags };
+                    let flags = unsafe { (*chain.wrapping_add(at)).send_flags };
                     let silent = this.queue.silent + 1;
                     this.queue.silent = if flags & flag::SIGNALED != 0 { 0 } else { silent };
                 }
@@ -262,19 +260,16 @@ impl<'a, const N: usize, const E: usize> RecvBatch<'a, N, E> {
         if count == 0 {
             return Ok(());
         }
-        let mut entry = 0;
+        let (chain, mut list) = (this.requests.start(), this.entries.start());
         for at in 0..count {
-            let next = if at + 1 < count { this.requests.at(at + 1) } else { null_mut() };
-            let list = this.entries.at(entry);
-            let request = this.requests.at(at);
+            let request = chain.wrapping_add(at);
             // SAFETY: the first `count` receives were written by `push`.
             unsafe {
-                (*request).next = next;
+                (*request).next = if at + 1 < count { request.wrapping_add(1) } else { null_mut() };
                 (*request).sg_list = list;
-                entry += (*request).num_sge as usize;
+                list = list.wrapping_add((*request).num_sge as usize);
             }
         }
-        let chain = this.requests.at(0);
         this.queue.poster.reserve(count as u32);
         let mut bad = null_mut();
         // SAFETY: the chain is in `this`, which does not move, and well formed, as linked above. Its memory
@@ -285,7 +280,7 @@ impl<'a, const N: usize, const E: usize> RecvBatch<'a, N, E> {
                 Ok(())
             }
             Err(errno) => {
-                let place = (0..count).find(|at| std::ptr::eq(this.requests.at(*at), bad));
+                let place = (0..count).find(|at| std::ptr::eq(chain.wrapping_add(*at), bad));
                 let refusal = this.queue.core.refused("ibv_post_recv", errno, place.is_none());
                 // SAFETY: `this` is not used, nor dropped, any more: the reference is moved out of it.
                 let queue: &'a mut RecvQueue = unsafe { std::ptr::read(&this.queue) };

@@ -154,7 +154,7 @@ impl Drop for Core {
         match handle.destroy() {
             Ok(()) => {}
             // The kernel destroyed it with the device.
-            Err((_, errno)) if context.went_with(errno) => {}
+            Err((handle, errno)) if context.went_with(errno) => handle.gone(),
             Err((handle, errno)) => {
                 // The device may still touch what is posted: that stays in its tables, and they stay.
                 std::mem::forget((handle, self.send_ring.clone(), self.recv_ring.clone()));

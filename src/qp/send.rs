@@ -80,8 +80,8 @@ impl SendQueue {
         if let Err(refusal) = self.check(&request, 0, &mut entries) {
             return Err(PostError { refusal, request: Some(request) });
         }
-        let (what, memory) = request.split();
-        let what = self.with_signal(what);
+        let (asked, memory) = request.split();
+        let what = self.with_signal(asked);
         let wr_id = self.poster.put(0, what.entry(false), memory);
         let mut wr = MaybeUninit::uninit();
         let list = entries.list();
@@ -107,7 +107,7 @@ impl SendQueue {
                 }
                 self.poster.refused(1, 0);
                 let memory = self.poster.restore::<R::Memory>(entries.as_slice());
-                let request = memory.map(|memory| R::join(what, memory));
+                let request = memory.map(|memory| R::join(asked, memory));
                 Err(PostError { refusal, request })
             }
         }

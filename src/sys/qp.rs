@@ -173,4 +173,10 @@ impl QpHandle {
             Err(errno) => Err((self, errno)),
         }
     }
+
+    /// Lets go of what it was made on, when the kernel destroyed it with its device. The library's own memory
+    /// of it stays.
+    pub(crate) fn gone(self) {
+        drop(ManuallyDrop::into_inner(self.parents));
+    }
 }

@@ -16,13 +16,15 @@ pub(crate) struct Poster {
     depth: u32,
     /// What the device refused and nobody has taken back yet: from here to `head`.
     refused: Option<u32>,
+    /// The last of those that was taken back: its claim may have been forgotten.
+    open: Option<u32>,
 }
 
 impl Poster {
     /// The ring's first number is 0, and nothing was put there yet.
     pub(crate) fn new(ring: Arc<Ring>) -> Poster {
         let (head, depth) = (ring.end(), ring.depth());
-        Poster { ring, head, tail: head, depth, refused: None }
+        Poster { ring, head, tail: head, depth, refused: None, open: None }
     }
 
     #[inline]
@@ -51,6 +53,8 @@ impl Poster {
 
     /// How many are in flight, as far as can be known.
     pub(crate) fn in_flight(&mut self) -> u32 {
+        // What was refused is not, though nobody has asked for it.
+        self.end_refused();
         self.look_for_room(0);
         (0..self.head.wrapping_sub(self.tail))
             .filter(|ahead| !self.ring.is_free(self.tail.wrapping_add(*ahead)))
@@ -104,29 +108,41 @@ impl Poster {
         self.refused.is_some()
     }
 
-    /// Takes the next back that was refused; `None` when there is none left, or the device completes it at
-    /// this moment all the same.
+    /// Takes the next back that was refused; `None` when there is none left. One that the device completes at
+    /// this moment all the same is its completion's.
     pub(crate) fn next_refused(&mut self) -> Option<Claimed<'_>> {
+        self.finish_forgotten();
         let mut at = self.refused?;
-        while at != self.head && !self.ring.has(at) {
+        while at != self.head {
+            let this = at;
             at = at.wrapping_add(1);
+            self.refused = Some(at);
+            if let Some(claimed) = self.ring.take_back(this) {
+                self.open = Some(this);
+                return Some(claimed);
+            }
         }
-        if at == self.head {
-            self.end_refused();
-            return None;
-        }
-        self.refused = Some(at.wrapping_add(1));
-        self.ring.take_back(at)
+        self.refused = None;
+        self.ring.posted(self.head);
+        None
     }
 
     /// Drops what was refused and nobody took back.
     pub(crate) fn end_refused(&mut self) {
+        self.finish_forgotten();
         let Some(mut at) = self.refused.take() else { return };
         while at != self.head {
             drop(self.ring.take_back(at));
             at = at.wrapping_add(1);
         }
         self.ring.posted(self.head);
+    }
+
+    /// Frees the slot of what was taken back and forgotten (`mem::forget`): else it were taken for ever.
+    fn finish_forgotten(&mut self) {
+        if let Some(at) = self.open.take() {
+            self.ring.finish_forgotten(at);
+        }
     }
 
     /// The single work request that was refused, as it was before it was put; `None` when the device

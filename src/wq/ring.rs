@@ -351,15 +351,24 @@ impl Ring {
     #[cold]
     pub(crate) unsafe fn finish_all_forgotten(&self) {
         let end = self.end();
-        (1..=self.slots.len() as u32)
-            .for_each(|back| self.finish_forgotten(end.wrapping_sub(back)));
+        for back in (1..=self.slots.len() as u32).rev() {
+            let sequence = end.wrapping_sub(back);
+            if self.is_claimed(sequence) {
+                self.finish_polled(sequence);
+            }
+        }
     }
 
-    /// Frees the slot of a claim that was forgotten (`mem::forget`); nothing for one that was dropped.
-    fn finish_forgotten(&self, sequence: u32) {
-        if state::is_claimed(self.slot(sequence).state.load(Ordering::Relaxed), sequence) {
-            self.finish_polled(sequence);
+    /// Frees the slot of a claim of the poster's that was forgotten (`mem::forget`); nothing for one that
+    /// was dropped.
+    pub(crate) fn finish_forgotten(&self, sequence: u32) {
+        if self.is_claimed(sequence) {
+            self.finish(sequence);
         }
+    }
+
+    fn is_claimed(&self, sequence: u32) -> bool {
+        state::is_claimed(self.slot(sequence).state.load(Ordering::Relaxed), sequence)
     }
 
     /// Frees a slot that was claimed: the next may be put there.

@@ -4,6 +4,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::*;
+use crate::wq::Poster as PostingSide;
 
 fn entry(wr_id: u64, pieces: u8) -> Entry {
     Entry { wr_id, opcode: WcOpcode::SEND, pieces, internal: false }
@@ -85,5 +86,49 @@ fn completed_early_and_used_again() {
         seen.sort();
         let all: &[(u32, usize)] = if again { &[(0, 1), (1, 1)] } else { &[(0, 1)] };
         assert_eq!(seen, all);
+    });
+}
+
+/// Of a batch of two the device takes the first, and completes both all the same, out of order, while the
+/// second is taken back and its claim forgotten; then a third is posted, if there is room. Each has one
+/// owner, and what was forgotten takes no room.
+#[test]
+fn a_batch_half_taken() {
+    loom::model(|| {
+        let ring = std::sync::Arc::new(Ring::new(0, 0, 2, 1, 0));
+        let poller = thread::spawn({
+            let ring = ring.clone();
+            move || {
+                [1, 0].map(|sequence| {
+                    // SAFETY: this thread alone claims.
+                    unsafe { ring.claim(sequence) }.map_or(0, take_all)
+                })
+            }
+        });
+        let mut poster = PostingSide::new(ring.clone());
+        poster.put(0, entry(10, 1), ());
+        poster.put(1, entry(11, 1), ());
+        poster.reserve(2);
+        poster.refused(2, 1);
+        let mine = poster.next_refused().map_or(0, |claimed| {
+            assert_eq!(claimed.entry.wr_id, 11);
+            std::mem::forget(claimed);
+            1
+        });
+        assert!(poster.next_refused().is_none());
+        let again = poster.has_room(0);
+        if again {
+            poster.put(0, entry(12, 1), ());
+            poster.reserve(1);
+            poster.posted(1);
+        }
+        let [second, mut first] = poller.join().unwrap();
+        assert_eq!(mine + second, 1);
+        // SAFETY: the other thread has ended.
+        first += unsafe { ring.claim(0) }.map_or(0, take_all);
+        // SAFETY: as above.
+        let third = unsafe { ring.claim(2) }.map_or(0, take_all);
+        assert_eq!((first, third), (1, usize::from(again)));
+        assert_eq!(poster.in_flight(), 0);
     });
 }
