@@ -39,6 +39,7 @@
 //! | a row to be what it was when you use it | [`Context::with_row`], [`GidMoved`] |
 //! | asynchronous events | [`Context::process_events`], [`Context::subscribe`], [`Event`] |
 //! | the path to a peer: source, device, port, GID, next hop | [`Resolver`], [`Destination`], [`Path`] |
+//! | queue pairs connected over TCP, as a client or a server | [`Connector`], [`Listener`], [`Connected`] |
 //! | this host's interfaces and addresses | [`HostNet`], [`NetSnapshot`] |
 //! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`], [`Subnet`] |
 //! | what went wrong | [`Error`], [`Errno`] |
@@ -64,6 +65,7 @@ struct Readme;
 
 mod ah;
 mod cache;
+mod connect;
 mod context;
 mod cq;
 mod device;
@@ -89,6 +91,9 @@ mod wq;
 
 pub use ah::AddressVector;
 pub use cache::{Cache, SnapshotRef};
+pub use connect::{
+    ConnectRecord, Connected, Connecting, Connector, Incoming, Listener, Offer, PrivateData, Terms,
+};
 pub use context::Context;
 pub use cq::{
     Completion, CompletionChannel, CompletionQueue, CompletionQueueBuilder, Drain, Notify,
@@ -99,8 +104,8 @@ pub use directory::{
     Locality, TableSource, Watcher,
 };
 pub use error::{
-    AddressWithDevice, Errno, Error, GidMoved, NoDeviceForAddress, Object, Queue, Refusal, Result,
-    TransitionFault,
+    AddressWithDevice, Errno, Error, ExchangeFault, ExchangeProblem, ExchangeStep, GidMoved,
+    NoDeviceForAddress, Object, Queue, RecordError, Refusal, Result, TransitionFault,
 };
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
@@ -127,7 +132,7 @@ pub use types::{
     AtomicCap, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid,
     LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, ParseSubnetError,
     ParseWantedError, PhysState, PortCaps, PortNum, PortState, Psn, QpState, Qpn, RKey,
-    RemoteAccess, Subnet, TransportType, Wanted, WcOpcode, WcStatus,
+    RefuseReason, RemoteAccess, Subnet, TransportType, Wanted, WcOpcode, WcStatus,
 };
 
 /// Work requests: what is posted on a [`SendQueue`] or a [`RecvQueue`].
@@ -145,5 +150,6 @@ const _: fn() = || {
     any_thread::<(DeviceList, Device, Context, EventQueue, GidCache, PKeyCache)>();
     any_thread::<(GidDirectory, Watcher, DirectorySnapshot, GidQuery, Explanation)>();
     any_thread::<(Resolver, Resolution, Path)>();
+    any_thread::<(Connector, Connecting, Listener, Incoming, Connected)>();
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
 };
