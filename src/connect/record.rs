@@ -246,6 +246,21 @@ pub(super) fn check_prefix(bytes: &[u8]) -> Result<(), RecordError> {
 }
 
 impl Terms {
+    /// Of an end at this address, with the settings of new [`ConnectOptions`](crate::ConnectOptions), and
+    /// one read at a time: for a program that speaks the protocol by itself.
+    pub fn new(endpoint: Endpoint, gid_type: Option<GidType>) -> Terms {
+        Terms {
+            endpoint,
+            gid_type,
+            reads: 1,
+            timeout: encoded_time(14),
+            retry_count: 6,
+            rnr_retry: 7,
+            min_rnr_timer: rnr_delay(12),
+            private_data: PrivateData::EMPTY,
+        }
+    }
+
     fn parse(bytes: &[u8; ConnectRecord::LEN]) -> Result<Terms, RecordError> {
         let word = |at: usize| {
             u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])

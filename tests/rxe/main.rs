@@ -27,6 +27,8 @@ mod types {
 mod absence;
 mod bad_input;
 mod changes;
+mod connect;
+mod connect_hostile;
 mod context;
 mod devinfo;
 mod directory;

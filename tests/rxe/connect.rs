@@ -1,0 +1,452 @@
+//! Queue pairs connected over TCP, on rxe: both ways, many at a time, and rows that move meanwhile.
+//!
+//! Each test is alone: it opens a directory, which delays the removal of every device.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::sync::RwLockWriteGuard;
+use std::time::{Duration, Instant};
+
+use rdma_verbs::wr::{Inline, Receive, Send};
+use rdma_verbs::{
+    CompletionQueue, ConnectOptions, Connected, Connector, Context, Error, ExchangeProblem, Failed,
+    GidDirectory, GidEntry, Incoming, Init, InitOptions, Listener, Mtu, Offer, Pool, PortNum,
+    PrivateData, ProtectionDomain, QpState, QueuePair, RefuseReason, Resolver, WcStatus,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::directory::held;
+use super::rc::{completions, everything};
+use super::rig::{Rig, alone, ip, wait_until};
+
+/// No test needs as long.
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+const PORT: PortNum = PortNum::FIRST;
+
+/// One host, with a device whose addresses are 198.18.n.1 and .2, and all that queue pairs need.
+pub(crate) struct Host {
+    pub(crate) resolver: Resolver,
+    pub(crate) connector: Connector,
+    pub(crate) context: Context,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) pool: Pool,
+    pd: ProtectionDomain,
+    pub(crate) rig: Rig,
+    _alone: RwLockWriteGuard<'static, ()>,
+}
+
+impl Host {
+    pub(crate) fn new() -> Host {
+        let alone = alone();
+        let rig = Rig::within_alone();
+        let context = rig.open();
+        rig.add_addresses(&context, 2);
+        let directory = GidDirectory::open().expect("a directory");
+        let resolver = Resolver::open(&directory).expect("a resolver");
+        let pd = ProtectionDomain::new(&context).expect("a PD");
+        let cq = CompletionQueue::new(&context, 4096).expect("a CQ");
+        let pool = Pool::new(&pd, 64, 256).expect("a pool");
+        let connector = Connector::new(&resolver);
+        Host { resolver, connector, context, cq, pool, pd, rig, _alone: alone }
+    }
+
+    /// In Init, with one receive posted.
+    pub(crate) fn queue_pair(&self) -> QueuePair<Init> {
+        let mut queue_pair = self.bare();
+        let receive = Receive::new(self.pool.take().expect("a buffer"));
+        queue_pair.recv_queue().post(receive).expect("room");
+        queue_pair
+    }
+
+    /// Without.
+    pub(crate) fn bare(&self) -> QueuePair<Init> {
+        let builder = QueuePair::rc(&self.pd, &self.cq, &self.cq).send_depth(2).recv_depth(2);
+        let queue_pair = builder.max_inline(16).build().expect("a queue pair");
+        queue_pair.init(&InitOptions::new(PORT).access(everything())).expect("to INIT")
+    }
+
+    pub(crate) fn ip(&self, host: u8) -> IpAddr {
+        [198, 18, self.rig.number(), host].into()
+    }
+
+    fn row(&self, ip: IpAddr) -> GidEntry {
+        let gids = self.context.gids().fresh().expect("the table can be read");
+        *gids.rows().iter().find(|row| row.ip() == Some(ip)).expect("the address is there")
+    }
+
+    pub(crate) fn listen(&self, ip: IpAddr) -> Listener {
+        Listener::bind(SocketAddr::new(ip, 0), &self.resolver).expect("a free port")
+    }
+
+    /// A message each way, the server's first: it finds a receive, and the client's queue pair ready.
+    pub(crate) fn talk(&mut self, client: &mut Connected, server: &mut Connected) {
+        for end in [server, client] {
+            let send = Send::new(Inline(b"hello")).signaled();
+            end.queue_pair.send_queue().post(send).expect("room");
+        }
+        let seen = completions(&mut self.cq, 4);
+        assert!(seen.iter().all(|seen| seen.status == WcStatus::SUCCESS), "{seen:?}");
+    }
+}
+
+pub(crate) fn on_port() -> ConnectOptions {
+    ConnectOptions::on_port(PORT)
+}
+
+pub(crate) type Outcome = Result<Connected, Failed<Init>>;
+
+/// Both ends of one connection, each on a thread of its own.
+pub(crate) fn both(
+    host: &Host,
+    listener: &mut Listener,
+    client: impl Into<Offer>,
+    server: impl FnOnce(Incoming) -> Outcome,
+) -> (Outcome, Outcome) {
+    let (to, queue_pair, offer) = (listener.local_addr(), host.queue_pair(), client.into());
+    std::thread::scope(|scope| {
+        let client = scope.spawn(move || host.connector.connect(to, queue_pair, offer, LONG));
+        let server = server(listener.accept(LONG).expect("a request"));
+        (client.join().expect("no panic"), server)
+    })
+}
+
+pub(crate) fn problem(error: &Error) -> &ExchangeProblem {
+    match error {
+        Error::Exchange(fault) => &fault.problem,
+        error => panic!("{error}"),
+    }
+}
+
+pub(crate) fn refusal(error: &Error) -> (RefuseReason, &str) {
+    match problem(error) {
+        ExchangeProblem::Refused { reason, text } => (*reason, text),
+        problem => panic!("{problem:?}"),
+    }
+}
+
+#[test]
+fn both_ends_can_send_at_once() {
+    let mut host = Host::new();
+    let data = |text: &[u8]| PrivateData::new(text).expect("it is short");
+    let mut listener = host.listen(host.ip(1));
+    let offer = Offer::new(on_port().reads(4).answers(2).mtu(Mtu::B512)).private_data(data(b"c"));
+    let offered = host.queue_pair();
+    let (client, server) = both(&host, &mut listener, offer, |incoming| {
+        assert_eq!(
+            incoming.local_addr(),
+            SocketAddr::new(host.ip(1), incoming.local_addr().port())
+        );
+        assert_eq!((&*incoming.terms().private_data, incoming.terms().reads), (&b"c"[..], 4));
+        let options = on_port().reads(8).answers(16).mtu(Mtu::B256);
+        incoming.accept(offered, Offer::new(options).private_data(data(b"server")), LONG)
+    });
+    let (mut client, mut server) = (client.expect("connected"), server.expect("connected"));
+    assert_eq!(
+        (client.queue_pair.mtu(), server.queue_pair.mtu()),
+        (Some(Mtu::B256), Some(Mtu::B256))
+    );
+    assert_eq!(&*client.peer.private_data, b"server");
+    assert_eq!(client.peer.endpoint.reads, Some(4), "16, of which 4 are wanted");
+    assert_eq!(client.peer.endpoint.qpn, server.queue_pair.qpn());
+    assert_eq!(server.peer.endpoint.psn, client.queue_pair.psn());
+    for end in [&client, &server] {
+        let path = end.path.as_ref().expect("it is known");
+        assert!(path.is_local && path.source == host.ip(1), "{path}");
+        assert_eq!(Some(path.gid.row), end.queue_pair.source());
+    }
+    host.talk(&mut client, &mut server);
+    // The TCP connection is theirs now, and tells the end.
+    drop(client);
+    let mut rest = Vec::new();
+    std::io::Read::read_to_end(&mut server.stream, &mut rest).expect("it is closed");
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn addresses_of_all_kinds() {
+    let mut host = Host::new();
+    let netdev = &host.rig.netdev;
+    let six: IpAddr = "2001:db8:1::1".parse().expect("an address");
+    let near: IpAddr = "fe80::77".parse().expect("an address");
+    ip(&["addr", "add", &format!("{six}/64"), "dev", netdev, "nodad"]);
+    ip(&["addr", "add", &format!("{near}/64"), "dev", netdev, "nodad"]);
+    let there = |ip: &IpAddr| {
+        let gids = host.context.gids().fresh().expect("the table can be read");
+        gids.rows().iter().any(|row| row.ip() == Some(*ip))
+    };
+    wait_until("the addresses are in the table", || [six, near].iter().all(there));
+    let scope = host.row(near).ifindex().expect("an interface");
+    let SocketAddr::V6(local) = SocketAddr::new(near, 0) else { panic!("it is IPv6") };
+    let linked = SocketAddrV6::new(*local.ip(), 0, 0, scope);
+    let loopback = |text: &str| SocketAddr::new(text.parse().expect("an address"), 0);
+    for address in [
+        SocketAddr::new(host.ip(2), 0),
+        SocketAddr::new(six, 0),
+        linked.into(),
+        loopback("127.0.0.1"),
+        loopback("::1"),
+    ] {
+        let mut listener = Listener::bind(address, &host.resolver).expect("a free port");
+        let queue_pair = host.queue_pair();
+        let (client, server) = both(&host, &mut listener, on_port(), |incoming| {
+            incoming.accept(queue_pair, on_port(), LONG)
+        });
+        let (mut client, mut server) = (client.expect("connected"), server.expect("connected"));
+        let source = client.queue_pair.source().expect("a row").ip();
+        if !address.ip().is_loopback() {
+            assert_eq!(source, Some(address.ip()));
+        }
+        println!("{address}: {}", client.path.as_ref().expect("a path"));
+        host.talk(&mut client, &mut server);
+    }
+    // From one family to the other; rows that are given go before all that could be found.
+    let mut listener = host.listen(host.ip(1));
+    let options = ConnectOptions::new(&host.row(six));
+    let queue_pair = host.queue_pair();
+    let (client, server) = both(&host, &mut listener, options, |incoming| {
+        incoming.accept(queue_pair, on_port(), LONG)
+    });
+    let (mut client, mut server) = (client.expect("connected"), server.expect("connected"));
+    assert!(server.queue_pair.source().and_then(|row| row.ip()).is_some_and(|ip| ip.is_ipv6()));
+    host.talk(&mut client, &mut server);
+    let queue_pair = host.queue_pair();
+    let (client, server) = both(&host, &mut listener, options, |incoming| {
+        incoming.accept(queue_pair, ConnectOptions::new(&host.row(host.ip(1))), LONG)
+    });
+    let (client, server) = (client.expect_err("unlike"), server.expect_err("unlike"));
+    assert!(matches!(problem(&server.error), ExchangeProblem::Unlike { .. }), "{server:?}");
+    assert_eq!(refusal(&client.error).0, RefuseReason::UNLIKE);
+    assert_eq!(refusal(&client.error).1, server.error.to_string());
+}
+
+/// The queue pair that comes back is as it was: its receive is still there, and it can be connected.
+#[test]
+fn a_refused_queue_pair_is_used_again() {
+    let mut host = Host::new();
+    let mut listener = host.listen(host.ip(1));
+    let to = listener.local_addr();
+    let (mut client, reason) = (host.queue_pair(), RefuseReason::application(7));
+    for round in 0..3 {
+        let text = "no room ".repeat(100);
+        let failed = std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| host.connector.connect(to, client, on_port(), LONG));
+            listener.accept(LONG).expect("a request").refuse(reason, &text);
+            connecting.join().expect("no panic").expect_err("it was refused")
+        });
+        let (told, words) = refusal(&failed.error);
+        assert_eq!(
+            (told.as_application(), words),
+            (Some(7), &text[..PrivateData::MOST]),
+            "{round}"
+        );
+        assert_eq!(failed.queue_pair.state().expect("it is asked"), QpState::INIT);
+        client = failed.queue_pair;
+    }
+    let queue_pair = host.queue_pair();
+    let (client, server) = std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| host.connector.connect(to, client, on_port(), LONG));
+        let incoming = listener.accept(LONG).expect("a request");
+        let server = incoming.accept(queue_pair, on_port(), LONG);
+        (connecting.join().expect("no panic"), server)
+    });
+    host.talk(&mut client.expect("connected"), &mut server.expect("connected"));
+}
+
+/// The address of a row moves to another index, and another address to its own, while the server thinks:
+/// with a receive posted, which a detour over the wrong row would lose.
+#[test]
+fn a_row_that_moves_between_lookup_and_rtr() {
+    let mut host = Host::new();
+    let netdev = host.rig.netdev.clone();
+    let change = |what: &str, host: &Host, number: u8| {
+        ip(&["addr", what, &format!("{}/32", host.ip(number)), "dev", &netdev]);
+    };
+    let settle = |host: &Host, expected: &[(u8, bool)]| {
+        wait_until("the table has it", || {
+            let gids = host.context.gids().fresh().expect("the table can be read");
+            let there =
+                |number: u8| gids.rows().iter().any(|row| row.ip() == Some(host.ip(number)));
+            expected.iter().all(|(number, is)| there(*number) == *is)
+        });
+    };
+    let mut listener = host.listen([127, 0, 0, 1].into());
+    for server_moves in [false, true] {
+        let before = host.row(host.ip(1));
+        let [mine, theirs] = [2, 1].map(|number| ConnectOptions::new(&host.row(host.ip(number))));
+        let (client, server) = if server_moves { (mine, theirs) } else { (theirs, mine) };
+        let to = listener.local_addr();
+        let mut connecting = host.connector.start(to, host.queue_pair(), client, LONG);
+        assert!(connecting.advance().is_pending());
+        let incoming = loop {
+            let _ = connecting.advance();
+            match listener.accept(Duration::from_millis(1)) {
+                Ok(incoming) => break incoming,
+                Err(error) => {
+                    assert!(matches!(problem(&error), ExchangeProblem::TimedOut { .. }));
+                }
+            }
+        };
+        change("del", &host, 1);
+        settle(&host, &[(1, false)]);
+        let other = if server_moves { 4 } else { 3 };
+        change("add", &host, other);
+        settle(&host, &[(other, true)]);
+        change("add", &host, 1);
+        settle(&host, &[(1, true)]);
+        assert_eq!(host.row(host.ip(other)).index(), before.index(), "in its place");
+        assert_ne!(host.row(host.ip(1)).index(), before.index());
+        let queue_pair = host.queue_pair();
+        let (client, server) = std::thread::scope(|scope| {
+            let client = scope.spawn(|| connecting.wait());
+            let server = incoming.accept(queue_pair, server, LONG);
+            (client.join().expect("no panic"), server)
+        });
+        let (mut client, mut server) = (client.expect("connected"), server.expect("connected"));
+        let moved = if server_moves { &server } else { &client };
+        let row = moved.queue_pair.source().expect("a row");
+        assert_eq!((row.ip(), row.index()), (Some(host.ip(1)), host.row(host.ip(1)).index()));
+        host.talk(&mut client, &mut server);
+    }
+    // And when it has gone for good, both are told.
+    for server_goes in [false, true] {
+        let options = [1, 2].map(|number| ConnectOptions::new(&host.row(host.ip(number))));
+        let (client, server) = if server_goes { (options[1], options[0]) } else { options.into() };
+        let offered = host.queue_pair();
+        let (client, server) = both(&host, &mut listener, client, |incoming| {
+            change("del", &host, 1);
+            settle(&host, &[(1, false)]);
+            incoming.accept(offered, server, LONG)
+        });
+        let (client, server) = (client.expect_err("gone"), server.expect_err("gone"));
+        let (own, other) = if server_goes { (&server, &client) } else { (&client, &server) };
+        assert!(matches!(own.error, Error::GidMoved(_)), "{own:?}");
+        assert_eq!(refusal(&other.error), (RefuseReason::NO_SOURCE, &*cut(&own.error)));
+        assert_eq!(own.queue_pair.state().expect("it is asked"), QpState::INIT);
+        change("add", &host, 1);
+        settle(&host, &[(1, true)]);
+    }
+}
+
+fn cut(error: &Error) -> String {
+    error.to_string().chars().take(PrivateData::MOST).collect()
+}
+
+/// 64 at a time, of one thread with a loop, and of a thread each.
+#[test]
+fn many_at_a_time() {
+    const MANY: usize = 64;
+    let mut host = Host::new();
+    let mut listener = host.listen(host.ip(1));
+    let to = listener.local_addr();
+    let begun = Instant::now();
+    let mut under_way: Vec<_> =
+        (0..MANY).map(|_| host.connector.start(to, host.queue_pair(), on_port(), LONG)).collect();
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    under_way.iter_mut().for_each(|one| assert!(one.advance().is_pending()));
+    while !under_way.is_empty() {
+        let mut fds: Vec<_> = under_way.iter().map(|one| PollFd::new(one, PollFlags::IN)).collect();
+        fds.push(PollFd::new(&listener, PollFlags::IN));
+        let soonest = under_way.iter().filter_map(|one| one.deadline()).min();
+        let left = soonest.map(|at| at.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        poll(&mut fds, left.as_ref()).expect("it can wait");
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut ready = ready.into_iter();
+        let mut pending = Vec::new();
+        for mut one in under_way {
+            if ready.next() == Some(true) && one.advance().is_ready() {
+                match one.finish() {
+                    Ok(connected) => done.push(connected),
+                    Err(error) => failed.push(error),
+                }
+            } else {
+                pending.push(one);
+            }
+        }
+        under_way = pending;
+        while let std::task::Poll::Ready(incoming) = listener.advance() {
+            let incoming = incoming.expect("a request");
+            let mut server = incoming.start(host.queue_pair(), on_port(), LONG);
+            assert!(server.advance().is_pending());
+            under_way.push(server);
+        }
+    }
+    println!("{MANY} at a time, one thread: {:?}", begun.elapsed());
+    assert!(failed.is_empty() && done.len() == 2 * MANY, "{failed:?}");
+    everybody_sends(&mut host, &mut done);
+    done.clear();
+
+    let begun = Instant::now();
+    let mut done: Vec<Connected> = std::thread::scope(|scope| {
+        let host = &host;
+        let connect = || host.connector.connect(to, host.queue_pair(), on_port(), LONG);
+        let clients: Vec<_> = (0..MANY).map(|_| scope.spawn(connect)).collect();
+        let servers = (0..MANY).map(|_| {
+            let incoming = listener.accept(LONG).expect("a request");
+            scope.spawn(move || incoming.accept(host.queue_pair(), on_port(), LONG))
+        });
+        let servers: Vec<_> = servers.collect();
+        let all = clients.into_iter().chain(servers);
+        all.map(|end| end.join().expect("no panic").expect("connected")).collect()
+    });
+    println!("{MANY} at a time, a thread each: {:?}", begun.elapsed());
+    everybody_sends(&mut host, &mut done);
+}
+
+/// One message of each, to its own peer's receive.
+fn everybody_sends(host: &mut Host, ends: &mut [Connected]) {
+    for end in &mut *ends {
+        end.queue_pair.send_queue().post(Send::new(Inline(b"x")).signaled()).expect("room");
+    }
+    let seen = completions(&mut host.cq, 2 * ends.len());
+    assert!(seen.iter().all(|seen| seen.status == WcStatus::SUCCESS), "{seen:?}");
+}
+
+/// Connects and disconnects: `RDMA_TEST_CONNECTS` of them, 300 unless told, after which descriptors,
+/// threads and memory are what they were.
+#[test]
+fn connects_and_disconnects() {
+    let count = std::env::var("RDMA_TEST_CONNECTS").ok().and_then(|count| count.parse().ok());
+    let count: u32 = count.unwrap_or(300);
+    let host = Host::new();
+    let mut listener = host.listen(host.ip(1));
+    let to = listener.local_addr();
+    let mut before = (0, 0, 0);
+    let mut times = [Duration::ZERO; 4];
+    let warm_up = count.min(100);
+    for number in 0..count + warm_up {
+        if number == warm_up {
+            before = held();
+            times = Default::default();
+        }
+        let mut begun = Instant::now();
+        let mut lap = |at: usize| {
+            times[at] += begun.elapsed();
+            begun = Instant::now();
+        };
+        let pair = [host.bare(), host.bare()];
+        lap(0);
+        let [client, server] = pair;
+        let mut client = host.connector.start(to, client, on_port(), LONG);
+        // The client's request is there when its first call returns, but for the loopback's whim.
+        let _ = client.advance();
+        let _ = client.advance();
+        let incoming = listener.accept(LONG).expect("a request");
+        lap(1);
+        let mut server = incoming.start(server, on_port(), LONG);
+        let _ = server.advance();
+        let client = client.wait().expect("connected");
+        let server = server.wait().expect("connected");
+        lap(2);
+        drop((client, server));
+        lap(3);
+    }
+    let after = held();
+    let [create, request, connect, destroy] = times.map(|time| time / count);
+    println!(
+        "{count} connects: {:?} each; create {create:?}, TCP and request {request:?}, \
+         path, RTR, RTS, reply and ready {connect:?}, destroy {destroy:?}; before {before:?}, after {after:?}",
+        create + request + connect + destroy
+    );
+    assert_eq!((after.0, after.1), (before.0, before.1), "threads and descriptors");
+    assert!(after.2 < before.2 + 4096, "{before:?} to {after:?}");
+}
