@@ -152,9 +152,9 @@ impl QueuePairEnd {
 
 impl End for QueuePairEnd {
     fn offer(&mut self, local: SocketAddr, peer: Option<&Terms>) -> Result<Terms> {
-        let queue_pair = self.queue_pair();
-        let attr = queue_pair.context().port(self.options.port())?;
-        if self.options.source().is_none() && attr.needs_gid() {
+        let context = self.queue_pair().context();
+        let port = self.options.port();
+        if self.options.source().is_none() && context.port(port)?.needs_gid() {
             let row = self.find_row(local, peer)?;
             self.options = self.options.from_row(&row);
         }
