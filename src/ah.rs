@@ -106,7 +106,7 @@ impl AddressVector {
     }
 
     /// The same path from another row.
-    pub(crate) fn from_row(mut self, source: &GidEntry) -> AddressVector {
+    pub(crate) fn with_source(mut self, source: &GidEntry) -> AddressVector {
         self.source = Some(*source);
         self.port = source.port();
         self

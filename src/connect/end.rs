@@ -133,14 +133,20 @@ impl QueuePairEnd {
         Error::Exchange(Box::new(ExchangeFault { address, step, problem }))
     }
 
-    /// The row where its address is now, if it moved since it was looked up: posted receives make a queue
-    /// pair that was connected from a wrong row useless, so the look comes first.
+    /// The row where its address is now, if it moved since it was looked up. What is true is read after it
+    /// is pinned, and then a wrong one is left again; but posted receives would be lost by that, and so
+    /// with them there is a look before as well.
     fn follow_row(&mut self) -> Result<()> {
-        let Some(row) = self.options.source() else { return Ok(()) };
-        match self.queue_pair().context().confirm_row(row) {
+        let (Some(row), Some(queue_pair)) = (self.options.source(), &mut self.init) else {
+            return Ok(());
+        };
+        if queue_pair.recv_queue().in_flight() == 0 {
+            return Ok(());
+        }
+        match queue_pair.context().confirm_row(row) {
             Err(Error::GidMoved(moved)) => match moved.now {
                 Some(now) => {
-                    self.options = self.options.from_row(&now);
+                    self.options = self.options.with_source(&now);
                     Ok(())
                 }
                 None => Err(Error::GidMoved(moved)),
@@ -156,7 +162,7 @@ impl End for QueuePairEnd {
         let port = self.options.port();
         if self.options.source().is_none() && context.port(port)?.needs_gid() {
             let row = self.find_row(local, peer)?;
-            self.options = self.options.from_row(&row);
+            self.options = self.options.with_source(&row);
         }
         if let Some(peer) = peer {
             self.compare(peer)?;

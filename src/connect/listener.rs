@@ -1,5 +1,7 @@
 //! The server's side: who comes, and what he asks for.
 
+#![allow(clippy::result_large_err)] // the queue pair itself comes back
+
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno as Io;
 use rustix::net::{self, SocketFlags};
 
-use super::machine::{host, reason_for};
+use super::machine::host;
+use super::reason::reason_for;
 use super::record::ConnectRecord;
 use super::wire::{Wire, refused, tcp};
 use super::{Connected, Connecting, Offer, Terms};

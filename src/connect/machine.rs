@@ -13,12 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno as Io;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
+use super::reason::reason_for;
 use super::record::{ConnectRecord, Terms};
 use super::wire::{Wire, refused, tcp};
 use crate::error::{
     Errno, Error, ExchangeFault, ExchangeProblem, ExchangeStep, RecordError, Result,
 };
-use crate::types::RefuseReason;
 
 /// What is to be connected: a queue pair, or in tests a script.
 pub(super) trait End {
@@ -400,36 +400,6 @@ impl<E> Machine<E> {
     pub(super) fn set(&self) -> Option<BorrowedFd<'_>> {
         self.set.as_ref().map(AsFd::as_fd)
     }
-}
-
-/// What the other end is told of an error; nothing of those that it knows of, or cannot be told of.
-pub(super) fn reason_for(error: &Error) -> Option<RefuseReason> {
-    Some(match error {
-        Error::Exchange(fault) => match fault.problem {
-            ExchangeProblem::Record(RecordError::Version { .. }) => RefuseReason::VERSION,
-            ExchangeProblem::Record(_) => RefuseReason::BAD_RECORD,
-            ExchangeProblem::TimedOut { .. } => RefuseReason::TIMED_OUT,
-            ExchangeProblem::Unlike { .. } => RefuseReason::UNLIKE,
-            ExchangeProblem::Crowded { .. } => RefuseReason::BUSY,
-            ExchangeProblem::Abandoned => RefuseReason::ABANDONED,
-            _ => return None,
-        },
-        Error::GidMoved(_)
-        | Error::NoDeviceForAddress(_)
-        | Error::NoGidFits { .. }
-        | Error::GidIndexTooLarge { .. }
-        | Error::OtherDevice { .. } => RefuseReason::NO_SOURCE,
-        Error::NoRoute { .. } | Error::Unreachable { .. } | Error::ResolveTimeout { .. } => {
-            RefuseReason::UNREACHABLE
-        }
-        Error::Transition(fault) => match fault.errno {
-            Some(Errno::ETIMEDOUT | Errno::ENETUNREACH | Errno::EHOSTUNREACH) => {
-                RefuseReason::UNREACHABLE
-            }
-            _ => RefuseReason::DEVICE,
-        },
-        _ => RefuseReason::DEVICE,
-    })
 }
 
 /// A failed call that concerns the host.

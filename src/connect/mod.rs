@@ -6,14 +6,16 @@
 //! * this file: [`Connector`], [`Offer`], [`Connected`]. `connecting`: a connection under way, of either end.
 //! * `listener`: [`Listener`], [`Incoming`].
 //! * `machine`: the state machine of both. `end`: a queue pair in it. `wire`: records on a socket.
-//!   `record`: what they say.
+//!   `record`: what they say. `reason`: what one end's failure is to the other.
 
 #![deny(unsafe_code)]
+#![allow(clippy::result_large_err)] // the queue pair itself comes back
 
 mod connecting;
 mod end;
 mod listener;
 mod machine;
+mod reason;
 mod record;
 mod wire;
 
@@ -90,7 +92,7 @@ impl Offer {
 
     /// Of a client: makes the TCP connection from this address of the host, at any port; a link-local
     /// one with the number of its interface. The kernel chooses unless asked.
-    pub fn from_address(mut self, address: IpAddr, ifindex: u32) -> Offer {
+    pub fn local_address(mut self, address: IpAddr, ifindex: u32) -> Offer {
         self.from = Some(match address {
             IpAddr::V4(_) => SocketAddr::new(address, 0),
             IpAddr::V6(address) => std::net::SocketAddrV6::new(address, 0, 0, ifindex).into(),

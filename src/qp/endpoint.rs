@@ -80,8 +80,8 @@ impl ConnectOptions {
     }
 
     /// From this row instead, on its port; all else as it is.
-    pub fn from_row(mut self, source: &GidEntry) -> Self {
-        self.address = self.address.from_row(source);
+    pub fn with_source(mut self, source: &GidEntry) -> Self {
+        self.address = self.address.with_source(source);
         self
     }
 

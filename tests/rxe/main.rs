@@ -29,6 +29,7 @@ mod bad_input;
 mod changes;
 mod connect;
 mod connect_hostile;
+mod connect_many;
 mod context;
 mod devinfo;
 mod directory;
