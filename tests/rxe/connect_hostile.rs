@@ -1,6 +1,8 @@
 //! Peers of a connection over TCP that say nothing, half, or what cannot be: typed errors within the
 //! deadline, no descriptor left, and the listener goes on.
 
+#![allow(clippy::result_large_err)] // the queue pair itself comes back
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
