@@ -105,6 +105,13 @@ impl AddressVector {
         self
     }
 
+    /// The same path from another row.
+    pub(crate) fn with_source(mut self, source: &GidEntry) -> AddressVector {
+        self.source = Some(*source);
+        self.port = source.port();
+        self
+    }
+
     /// The same path to another destination.
     pub(crate) fn to(mut self, gid: Option<Gid>, lid: Lid) -> AddressVector {
         self.destination = gid.unwrap_or(Gid::from_bytes([0; 16]));

@@ -1,5 +1,6 @@
 //! What can go wrong, told with the object, the limit and what was asked.
 
+mod exchange;
 mod moved;
 mod no_device;
 mod refusal;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use crate::types::{GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus};
 
+pub use exchange::{ExchangeFault, ExchangeProblem, ExchangeStep, RecordError};
 pub use moved::GidMoved;
 pub use no_device::{AddressWithDevice, NoDeviceForAddress};
 pub use refusal::{Queue, Refusal};
@@ -499,6 +501,10 @@ pub enum Error {
     /// A work request that was not taken.
     #[error(transparent)]
     Refused(#[from] Refusal),
+
+    /// Queue pairs could not be connected over TCP: with whom, at which step, and why.
+    #[error(transparent)]
+    Exchange(Box<ExchangeFault>),
 
     /// A text that is no GID.
     #[error(transparent)]

@@ -84,6 +84,7 @@
 //! | what became of it, and the memory back | [`CompletionQueue`], [`Completion`] |
 //! | to wait for that | [`CompletionQueue::wait`], [`CompletionChannel`] |
 //! | the path to a peer's address | [`Resolver`], [`Path`] |
+//! | queue pairs connected over TCP, as a client or a server | [`Connector`], [`Listener`], [`Connected`] |
 //! | this host's interfaces and addresses | [`HostNet`], [`NetSnapshot`] |
 //! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`], [`Subnet`] |
 //! | what went wrong | [`Error`], [`Errno`] |
@@ -112,6 +113,7 @@ struct Readme;
 
 mod ah;
 mod cache;
+mod connect;
 mod context;
 mod cq;
 mod device;
@@ -137,6 +139,9 @@ mod wq;
 
 pub use ah::AddressVector;
 pub use cache::{Cache, SnapshotRef};
+pub use connect::{
+    ConnectRecord, Connected, Connecting, Connector, Incoming, Listener, Offer, PrivateData, Terms,
+};
 pub use context::Context;
 pub use cq::{
     Completion, CompletionChannel, CompletionQueue, CompletionQueueBuilder, Drain, Notify,
@@ -147,8 +152,8 @@ pub use directory::{
     Locality, TableSource, Watcher,
 };
 pub use error::{
-    AddressWithDevice, Errno, Error, GidMoved, NoDeviceForAddress, Object, Queue, Refusal, Result,
-    TransitionFault,
+    AddressWithDevice, Errno, Error, ExchangeFault, ExchangeProblem, ExchangeStep, GidMoved,
+    NoDeviceForAddress, Object, Queue, RecordError, Refusal, Result, TransitionFault,
 };
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
@@ -175,7 +180,7 @@ pub use types::{
     AtomicCap, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid,
     LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, ParseSubnetError,
     ParseWantedError, PhysState, PortCaps, PortNum, PortState, Psn, QpState, Qpn, RKey,
-    RemoteAccess, Subnet, TransportType, Wanted, WcOpcode, WcStatus,
+    RefuseReason, RemoteAccess, Subnet, TransportType, Wanted, WcOpcode, WcStatus,
 };
 
 /// Work requests: what is posted on a [`SendQueue`] or a [`RecvQueue`].
@@ -193,6 +198,7 @@ const _: fn() = || {
     any_thread::<(DeviceList, Device, Context, EventQueue, GidCache, PKeyCache)>();
     any_thread::<(GidDirectory, Watcher, DirectorySnapshot, GidQuery, Explanation)>();
     any_thread::<(Resolver, Resolution, Path)>();
+    any_thread::<(Connector, Connecting, Listener, Incoming, Connected)>();
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
     any_thread::<(ProtectionDomain, Pool, Buffer, SharedBuffer, Exposed, ExposedRange)>();
     any_thread::<(CompletionQueue, CompletionChannel, QueuePair<Rts>, SendQueue, RecvQueue)>();

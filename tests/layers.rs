@@ -30,6 +30,7 @@ const LAYERS: &[&str] = &[
     "cq",
     "qp",
     "resolve",
+    "connect",
 ];
 
 fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -72,6 +72,19 @@ impl ConnectOptions {
         }
     }
 
+    /// Of this port, from a row that is found when it is connected by [`Connector`](crate::Connector) or
+    /// [`Listener`](crate::Listener): on Ethernet that of the TCP connection's own address, on InfiniBand
+    /// none.
+    pub fn on_port(port: PortNum) -> ConnectOptions {
+        ConnectOptions::by_lid(port)
+    }
+
+    /// From this row instead, on its port; all else as it is.
+    pub fn with_source(mut self, source: &GidEntry) -> Self {
+        self.address = self.address.with_source(source);
+        self
+    }
+
     /// The service level; see [`AddressVector::service_level`].
     pub fn service_level(mut self, service_level: u8) -> Self {
         self.address = self.address.service_level(service_level);
@@ -154,6 +167,18 @@ impl ConnectOptions {
     /// The row of this side's table; `None` of a connection by LID.
     pub fn source(&self) -> Option<&GidEntry> {
         self.address.source()
+    }
+
+    /// What is told of it to the peer: reads, timeout, retry counts and delay.
+    pub(crate) fn told(&self) -> (u8, Duration, [u8; 2], Duration) {
+        let counts = [self.retry_count, self.rnr_retry];
+        (self.reads, self.timeout, counts, self.min_rnr_timer)
+    }
+
+    /// Answers no more reads than the peer has under way.
+    pub(crate) fn answers_at_most(mut self, most: u8) -> Self {
+        self.answers = self.answers.min(most);
+        self
     }
 
     /// The port.

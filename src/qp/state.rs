@@ -254,9 +254,11 @@ impl QueuePair<Rtr> {
             Err(error) => Err(Failed { error, queue_pair: self }),
         }
     }
+}
 
+impl<S> QueuePair<S> {
     /// Back to INIT; to the error state, if receives are posted, which would be lost otherwise.
-    fn again(self) -> QueuePair<Init> {
+    pub(crate) fn again(self) -> QueuePair<Init> {
         let mut queue_pair: QueuePair<Init> = self.become_();
         if queue_pair.bring_back().is_err() {
             let _ = queue_pair.core.close();

@@ -31,6 +31,8 @@ pub use destination::Destination;
 pub use path::Path;
 pub use resolution::Resolution;
 
+pub(crate) use row::no_device;
+
 use host::{Host, Kernel};
 use work::Inner;
 
@@ -231,6 +233,11 @@ impl Resolver {
     /// [`Error::Host`] when there can be no more threads or descriptors.
     pub fn watch(&self) -> Result<Watcher> {
         Watcher::start(&self.inner)
+    }
+
+    /// The GID tables, after taking in what has changed of them.
+    pub(crate) fn gids_checked(&self) -> Result<DirectoryRef> {
+        self.inner.gids.checked()
     }
 
     /// What it has done so far.

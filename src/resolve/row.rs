@@ -102,7 +102,7 @@ pub(super) fn without_neighbours(net: &NetSnapshot, ifindex: u32) -> Option<Opti
 }
 
 /// The error for a way whose source has no row: what there is instead.
-pub(super) fn no_device(snapshot: &DirectorySnapshot, address: IpAddr, ifindex: u32) -> Error {
+pub(crate) fn no_device(snapshot: &DirectorySnapshot, address: IpAddr, ifindex: u32) -> Error {
     let net = snapshot.net();
     let hint = match snapshot.by_ip(address).next() {
         None if net.by_ip(address).next().is_none() => {

@@ -294,6 +294,11 @@ pub(crate) fn rnr_code(delay: Duration) -> u8 {
     (1..32).find(fits).unwrap_or(0)
 }
 
+/// The delay that a code of `min_rnr_timer` stands for.
+pub(crate) fn rnr_delay(code: u8) -> Duration {
+    Duration::from_micros(10 * u64::from(RNR_DELAYS[usize::from(code & 0x1f)]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,6 +317,8 @@ mod tests {
         assert_eq!(rnr_code(Duration::from_micros(491_520)), 31);
         assert_eq!(rnr_code(Duration::from_millis(500)), 0);
         assert_eq!(rnr_code(Duration::MAX), 0);
+        assert!((0..32).all(|code| rnr_code(rnr_delay(code)) == code));
+        assert!((0..32).all(|code| time_code(encoded_time(code)) == code));
     }
 
     #[test]

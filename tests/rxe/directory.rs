@@ -346,7 +346,7 @@ fn news_of_many_devices_at_once() {
 }
 
 /// What `/proc` says of this process: threads, descriptors, resident kilobytes.
-fn held() -> (usize, usize, usize) {
+pub(crate) fn held() -> (usize, usize, usize) {
     let status = std::fs::read_to_string("/proc/self/status").expect("own status");
     let field = |name: &str| -> usize {
         let line = status.lines().find(|line| line.starts_with(name)).expect(name);

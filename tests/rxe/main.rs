@@ -27,6 +27,9 @@ mod types {
 mod absence;
 mod bad_input;
 mod changes;
+mod connect;
+mod connect_hostile;
+mod connect_many;
 mod context;
 mod devinfo;
 mod directory;

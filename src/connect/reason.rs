@@ -1,0 +1,34 @@
+//! What one end's failure is to the other.
+
+use crate::error::{Errno, Error, ExchangeProblem, RecordError};
+use crate::types::RefuseReason;
+
+/// What the other end is told of an error; nothing of those that it knows of, or cannot be told of.
+pub(super) fn reason_for(error: &Error) -> Option<RefuseReason> {
+    Some(match error {
+        Error::Exchange(fault) => match fault.problem {
+            ExchangeProblem::Record(RecordError::Version { .. }) => RefuseReason::VERSION,
+            ExchangeProblem::Record(_) => RefuseReason::BAD_RECORD,
+            ExchangeProblem::TimedOut { .. } => RefuseReason::TIMED_OUT,
+            ExchangeProblem::Unlike { .. } => RefuseReason::UNLIKE,
+            ExchangeProblem::Crowded { .. } => RefuseReason::BUSY,
+            ExchangeProblem::Abandoned => RefuseReason::ABANDONED,
+            _ => return None,
+        },
+        Error::GidMoved(_)
+        | Error::NoDeviceForAddress(_)
+        | Error::NoGidFits { .. }
+        | Error::GidIndexTooLarge { .. }
+        | Error::OtherDevice { .. } => RefuseReason::NO_SOURCE,
+        Error::NoRoute { .. } | Error::Unreachable { .. } | Error::ResolveTimeout { .. } => {
+            RefuseReason::UNREACHABLE
+        }
+        Error::Transition(fault) => match fault.errno {
+            Some(Errno::ETIMEDOUT | Errno::ENETUNREACH | Errno::EHOSTUNREACH) => {
+                RefuseReason::UNREACHABLE
+            }
+            _ => RefuseReason::DEVICE,
+        },
+        _ => RefuseReason::DEVICE,
+    })
+}
