@@ -17,6 +17,7 @@
 #![allow(dead_code, unused_imports, unused_macros)]
 
 pub(crate) mod faults;
+pub(crate) mod rig;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

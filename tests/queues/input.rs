@@ -1,0 +1,2 @@
+interposed! { fn nothing() {} }
+use crate::interposed::interposed;
