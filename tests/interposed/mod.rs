@@ -19,10 +19,12 @@
 pub(crate) mod faults;
 pub(crate) mod rig;
 
+use std::ffi::c_int;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -102,11 +104,27 @@ pub(crate) fn inner(name: &str) {
     assert!(printed.contains("1 passed"), "there is no test {name}; it printed:\n{printed}");
 }
 
+/// Whether this process leaves on purpose what nothing points to any more.
+static LEAKS: AtomicBool = AtomicBool::new(false);
+
+/// Tells a leak checker, if there is one, that this test makes leaks: that the crate keeps what the device
+/// could not be made to let go of.
+pub(crate) fn leaks_on_purpose() {
+    LEAKS.store(true, Ordering::Relaxed);
+}
+
+/// What LeakSanitizer asks before it looks. Nobody else calls it.
+#[allow(unsafe_code)]
+#[unsafe(no_mangle)]
+extern "C" fn __lsan_is_turned_off() -> c_int {
+    LEAKS.load(Ordering::Relaxed).into()
+}
+
 /// Tests that run with the interposer preloaded: of each a test that is ignored, in a module `preloaded`,
 /// and one that runs it. Once in a file.
 macro_rules! interposed {
-    ($($(#[$doc:meta])* fn $name:ident() $body:block)*) => {
-        $($(#[$doc])* #[test] fn $name() {
+    ($($(#[$meta:meta])* fn $name:ident() $body:block)*) => {
+        $($(#[$meta])* #[test] fn $name() {
             let module = module_path!().split_once("::").map_or("", |(_, module)| module);
             let separator = if module.is_empty() { "" } else { "::" };
             $crate::interposed::inner(&format!(

@@ -452,6 +452,7 @@ interposed! {
     }
 
     /// The same when somebody else took the event in: another waiter of the device, or its own loop.
+    #[ignore = "only who takes it in himself, while he waits, sees it"]
     fn an_overrun_that_others_took_in_wakes_too() {
         let rig = Rig::new();
         let channel = CompletionChannel::new(&rig.context).expect("a channel");

@@ -3,7 +3,7 @@
 //!
 //! * `making`: objects that cannot be made, transitions that are refused.
 //! * `posts`: posts that fail. `completions`: completions that are not what they should be.
-//! * `ends`: what cannot be destroyed, every order of dropping, what is forgotten.
+//! * `ends`: what cannot be destroyed, every order of dropping. `forgotten`: `mem::forget`.
 //! * `input`: what callers get wrong.
 //! * `stress`: eight queue pairs, a hundred thousand messages each, with failures.
 
@@ -12,6 +12,7 @@ mod interposed;
 
 mod completions;
 mod ends;
+mod forgotten;
 mod input;
 mod making;
 mod posts;

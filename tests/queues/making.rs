@@ -8,7 +8,7 @@ use rdma_verbs::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::interposed::rig::{
-    DEPTH, Rig, assert_nothing_is_left, descriptors, ends, everything, open,
+    DEPTH, Rig, assert_nothing_is_left, ends, everything, open,
 };
 use crate::interposed::{faults, interposed};
 
@@ -111,8 +111,8 @@ interposed! {
         let context = open("loop0");
         let channel = CompletionChannel::new(&context).expect("a channel");
         let limit = getrlimit(Resource::Nofile);
-        let few = Rlimit { current: Some(descriptors() as u64 - 1), ..limit.clone() };
-        setrlimit(Resource::Nofile, few).expect("a lower limit");
+        let none = Rlimit { current: Some(0), ..limit.clone() };
+        setrlimit(Resource::Nofile, none).expect("a lower limit");
         let failed = CompletionQueue::builder(&context, 100).channel(&channel).build();
         setrlimit(Resource::Nofile, limit).expect("the old limit");
         let error = failed.expect_err("there are no more descriptors");
