@@ -397,7 +397,7 @@ interposed! {
             });
             for (number, (mut a, mut b)) in pairs.into_iter().enumerate() {
                 for _ in 0..8 {
-                    let mut take = || loop {
+                    let take = || loop {
                         match pool.take() {
                             Some(buffer) => return buffer,
                             None => std::thread::yield_now(),
