@@ -30,7 +30,7 @@ const HEADER: usize = 12;
 /// How many messages each queue pair sends: `RDMA_TEST_MESSAGES`.
 fn messages() -> u64 {
     let asked = std::env::var("RDMA_TEST_MESSAGES").ok();
-    asked.map_or(5_000, |asked| asked.parse().expect("RDMA_TEST_MESSAGES is a number"))
+    asked.map_or(20_000, |asked| asked.parse().expect("RDMA_TEST_MESSAGES is a number"))
 }
 
 /// What was posted under a number.
@@ -130,6 +130,8 @@ impl<'a, const N: usize, const E: usize> Sink<'a> for SendBatch<'a, N, E> {
 struct End {
     qp: QueuePair<Rts>,
     raw: *mut c_void,
+    /// It broke, and nobody has seen to it yet.
+    broken: bool,
     /// What came to this place was accepted, in all the queue pairs that were here.
     accepted: u64,
 }
@@ -200,7 +202,10 @@ impl Stress {
         let at_b = b.endpoint(&options).expect("an address");
         let a = a.connect(&at_b, &options).expect("connected");
         let b = b.connect(&at_a, &options).expect("connected");
-        [End { qp: a, raw: raw_a, accepted: 0 }, End { qp: b, raw: raw_b, accepted: 0 }]
+        [
+            End { qp: a, raw: raw_a, broken: false, accepted: 0 },
+            End { qp: b, raw: raw_b, broken: false, accepted: 0 },
+        ]
     }
 
     /// Polls both, and gives the number of completions.
@@ -423,7 +428,7 @@ impl Stress {
             3 => {
                 let cqs = &mut [&mut self.send_cq, &mut self.recv_cq];
                 let book = &mut self.book;
-                let done = a.qp.finish_polling(cqs, Duration::from_secs(5), |done| book.complete(done));
+                let done = a.qp.finish_polling(cqs, Duration::from_millis(2), |done| book.complete(done));
                 done.expect("the queues can be polled");
                 drop(b);
             }
@@ -461,7 +466,9 @@ impl Stress {
                 outcome = self.send(link, end);
             }
             if self.random.once_in(1500) {
-                faults::break_qp(self.links[link][end].raw);
+                let end = &mut self.links[link][end];
+                faults::break_qp(end.raw);
+                end.broken = true;
             }
             let broken = match outcome {
                 Ok(()) => false,
@@ -469,7 +476,8 @@ impl Stress {
                 Err(refusal) => panic!("{refusal:?}"),
             };
             // One that broke by itself takes work and flushes it, until somebody sees to it.
-            if broken || self.random.once_in(700) {
+            let broke = self.links[link].iter().any(|end| end.broken);
+            if broken || broke && self.random.once_in(32) || self.random.once_in(5000) {
                 self.replace(link);
             }
             if self.random.once_in(3) || self.pool.available() < BUFFERS / 3 {
