@@ -17,6 +17,8 @@
 #![allow(dead_code, unused_imports, unused_macros)]
 
 pub(crate) mod faults;
+#[path = "../nested/mod.rs"]
+mod nested;
 pub(crate) mod rig;
 
 use std::ffi::c_int;
@@ -32,20 +34,8 @@ use std::time::{Duration, Instant};
 pub(crate) fn interposer() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
-        let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let target = checkout.join("target/interposer");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
-        command.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]);
-        command.arg(checkout.join("tests/interposer/Cargo.toml"));
-        command.arg("--target-dir").arg(&target);
-        // The caller's flags are for the caller's crate, its preloaded library for the tests.
-        for variable in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
-            command.env_remove(variable);
-        }
-        for variable in ["CARGO_BUILD_RUSTFLAGS", "CARGO_TARGET_DIR", "LD_PRELOAD"] {
-            command.env_remove(variable);
-        }
+        let (mut command, target) = nested::cargo("build", "interposer");
+        command.arg("--release");
         let built = command.status().expect("cargo starts");
         assert!(built.success(), "tests/interposer cannot be built: {built}");
         target.join("release/librdma_interposer.so")

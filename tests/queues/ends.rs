@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rdma_verbs::wr::{Read, Receive, Send, Write};
 use rdma_verbs::{
-    CompletionChannel, CompletionQueue, Error, Exposed, Memory, Pool, ProtectionDomain,
-    QueuePair, WcStatus,
+    CompletionChannel, CompletionQueue, Error, Exposed, Memory, Pool, ProtectionDomain, QueuePair,
+    WcStatus,
 };
 
 use crate::interposed::rig::{

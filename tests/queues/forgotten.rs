@@ -10,9 +10,7 @@ use rdma_verbs::{
 };
 
 use crate::interposed::faults::Post;
-use crate::interposed::rig::{
-    BUFFERS, DEPTH, Rig, SIZE, ends, everything, forget, poll,
-};
+use crate::interposed::rig::{BUFFERS, DEPTH, Rig, SIZE, ends, everything, forget, poll};
 use crate::interposed::{faults, interposed};
 
 const FLUSHED: WcStatus = WcStatus::WR_FLUSH_ERR;

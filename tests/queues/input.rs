@@ -7,8 +7,7 @@ use std::time::Duration;
 use rdma_verbs::wr::{CompareSwap, FetchAdd, Inline, Read, Receive, Send, Write};
 use rdma_verbs::{
     CompletionChannel, CompletionQueue, Context, Endpoint, Error, Exposed, Gid, Notify, Pool,
-    PortNum, PostError, ProtectionDomain, Qpn, QueuePair, RKey, Refusal, RemoteSlice,
-    WcStatus,
+    PortNum, PostError, ProtectionDomain, Qpn, QueuePair, RKey, Refusal, RemoteSlice, WcStatus,
 };
 
 use crate::interposed::rig::{DEPTH, Rig, SIZE, ends, everything, open, poll};
@@ -50,7 +49,11 @@ fn assert_other_device<T>(made: Result<T, Error>, what: &str, device: &str) {
 /// How often the device was asked to do something with memory or queues.
 fn calls() -> u64 {
     let verbs = [
-        "ibv_reg_mr", "ibv_create_cq", "ibv_create_qp", "ibv_modify_qp", "ibv_post_send",
+        "ibv_reg_mr",
+        "ibv_create_cq",
+        "ibv_create_qp",
+        "ibv_modify_qp",
+        "ibv_post_send",
         "ibv_post_recv",
     ];
     verbs.map(faults::count).iter().sum()

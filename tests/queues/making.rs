@@ -7,9 +7,7 @@ use rdma_verbs::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::interposed::rig::{
-    DEPTH, Rig, assert_nothing_is_left, ends, everything, open,
-};
+use crate::interposed::rig::{DEPTH, Rig, assert_nothing_is_left, ends, everything, open};
 use crate::interposed::{faults, interposed};
 
 /// That a call failed with the errno that the verb was made to fail with.

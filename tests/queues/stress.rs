@@ -14,9 +14,7 @@ use rdma_verbs::{
 };
 
 use crate::interposed::faults::Post;
-use crate::interposed::rig::{
-    Random, assert_nothing_is_left, descriptors, everything, open, row,
-};
+use crate::interposed::rig::{Random, assert_nothing_is_left, descriptors, everything, open, row};
 use crate::interposed::{faults, interposed};
 
 const LINKS: usize = 4;
@@ -233,7 +231,9 @@ impl Stress {
             let take = || pool.take().expect("there are enough");
             let pushed = if random.once_in(2) {
                 let wr_id = book.enter(WcOpcode::RECV, 1);
-                batch.push(Receive::new(take()).wr_id(wr_id)).map_err(|failed| (wr_id, failed.refusal))
+                batch
+                    .push(Receive::new(take()).wr_id(wr_id))
+                    .map_err(|failed| (wr_id, failed.refusal))
             } else {
                 let wr_id = book.enter(WcOpcode::RECV, 2);
                 let two = [take(), take()];
@@ -428,7 +428,8 @@ impl Stress {
             3 => {
                 let cqs = &mut [&mut self.send_cq, &mut self.recv_cq];
                 let book = &mut self.book;
-                let done = a.qp.finish_polling(cqs, Duration::from_millis(2), |done| book.complete(done));
+                let done =
+                    a.qp.finish_polling(cqs, Duration::from_millis(2), |done| book.complete(done));
                 done.expect("the queues can be polled");
                 drop(b);
             }
