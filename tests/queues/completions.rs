@@ -8,7 +8,7 @@ use rdma_verbs::{
     WcOpcode, WcStatus,
 };
 
-use crate::interposed::rig::{DEPTH, Rig, completions, ends, everything, poll, word};
+use crate::interposed::rig::{DEPTH, Rig, completions, ends, everything, poll, wait_until, word};
 use crate::interposed::{faults, interposed};
 
 const OK: WcStatus = WcStatus::SUCCESS;
@@ -437,7 +437,7 @@ interposed! {
                 (error, begin.elapsed())
             });
             // Armed, and so about to wait.
-            crate::interposed::rig::wait_until("it is armed", || {
+            wait_until("it is armed", || {
                 faults::count("ibv_req_notify_cq") > 0
             });
             faults::raise(Some("loop0"), 0, raw.addr() as u64);
@@ -466,6 +466,37 @@ interposed! {
         assert_eq!(failure(error.expect_err("it has failed")), Errno::EIO);
         assert!(waited < Duration::from_secs(1), "{waited:?}");
         drop((cq, channel));
+        rig.end();
+    }
+
+    /// Two threads wait for two completion queues of one device, which fail at the same time: whoever takes
+    /// the events in, both hear of theirs.
+    #[ignore = "who wakes first takes both, and the other sleeps on"]
+    fn two_overruns_wake_two_who_wait() {
+        let rig = Rig::new();
+        for round in 0..20 {
+            let make = || {
+                let channel = CompletionChannel::new(&rig.context).expect("a channel");
+                CompletionQueue::builder(&rig.context, 15).channel(&channel).build().expect("a CQ")
+            };
+            let (mut one, mut two) = (make(), make());
+            let raws = [1, 2].map(|number| faults::nth("cq", number).addr() as u64);
+            let armed = faults::count("ibv_req_notify_cq");
+            std::thread::scope(|scope| {
+                let wait = |cq: &mut CompletionQueue| {
+                    cq.wait(Notify::Any, Duration::from_secs(2)).map(drop)
+                };
+                let waiters = [&mut one, &mut two].map(|cq| scope.spawn(move || wait(cq)));
+                wait_until("both are armed", || faults::count("ibv_req_notify_cq") == armed + 2);
+                for raw in raws {
+                    faults::raise(Some("loop0"), 0, raw);
+                }
+                for waiter in waiters {
+                    let waited = waiter.join().expect("it ends");
+                    assert_eq!(failure(waited.expect_err("it has failed")), Errno::EIO, "{round}");
+                }
+            });
+        }
         rig.end();
     }
 
