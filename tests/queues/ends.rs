@@ -506,7 +506,7 @@ interposed! {
         let fds = descriptors();
         for step in 1..=12 {
             let failed = half_way(step);
-            assert_eq!(failed.is_err(), true, "{step}");
+            assert!(failed.is_err(), "{step}");
             if step < 12 {
                 assert!(matches!(failed, Err(Error::NoChannel)), "{step}: {failed:?}");
             }

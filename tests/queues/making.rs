@@ -109,7 +109,7 @@ interposed! {
         let context = open("loop0");
         let channel = CompletionChannel::new(&context).expect("a channel");
         let limit = getrlimit(Resource::Nofile);
-        let none = Rlimit { current: Some(0), ..limit.clone() };
+        let none = Rlimit { current: Some(0), ..limit };
         setrlimit(Resource::Nofile, none).expect("a lower limit");
         let failed = CompletionQueue::builder(&context, 100).channel(&channel).build();
         setrlimit(Resource::Nofile, limit).expect("the old limit");
