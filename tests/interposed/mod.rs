@@ -17,11 +17,16 @@
 #![allow(dead_code, unused_imports, unused_macros)]
 
 pub(crate) mod faults;
+#[path = "../nested/mod.rs"]
+mod nested;
+pub(crate) mod rig;
 
+use std::ffi::c_int;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,20 +34,8 @@ use std::time::{Duration, Instant};
 pub(crate) fn interposer() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
-        let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let target = checkout.join("target/interposer");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
-        command.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]);
-        command.arg(checkout.join("tests/interposer/Cargo.toml"));
-        command.arg("--target-dir").arg(&target);
-        // The caller's flags are for the caller's crate, its preloaded library for the tests.
-        for variable in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
-            command.env_remove(variable);
-        }
-        for variable in ["CARGO_BUILD_RUSTFLAGS", "CARGO_TARGET_DIR", "LD_PRELOAD"] {
-            command.env_remove(variable);
-        }
+        let (mut command, target) = nested::cargo("build", "interposer");
+        command.arg("--release");
         let built = command.status().expect("cargo starts");
         assert!(built.success(), "tests/interposer cannot be built: {built}");
         target.join("release/librdma_interposer.so")
@@ -101,11 +94,27 @@ pub(crate) fn inner(name: &str) {
     assert!(printed.contains("1 passed"), "there is no test {name}; it printed:\n{printed}");
 }
 
+/// Whether this process leaves on purpose what nothing points to any more.
+static LEAKS: AtomicBool = AtomicBool::new(false);
+
+/// Tells a leak checker, if there is one, that this test makes leaks: that the crate keeps what the device
+/// could not be made to let go of.
+pub(crate) fn leaks_on_purpose() {
+    LEAKS.store(true, Ordering::Relaxed);
+}
+
+/// What LeakSanitizer asks before it looks. Nobody else calls it.
+#[allow(unsafe_code)]
+#[unsafe(no_mangle)]
+extern "C" fn __lsan_is_turned_off() -> c_int {
+    LEAKS.load(Ordering::Relaxed).into()
+}
+
 /// Tests that run with the interposer preloaded: of each a test that is ignored, in a module `preloaded`,
 /// and one that runs it. Once in a file.
 macro_rules! interposed {
-    ($($(#[$doc:meta])* fn $name:ident() $body:block)*) => {
-        $($(#[$doc])* #[test] fn $name() {
+    ($($(#[$meta:meta])* fn $name:ident() $body:block)*) => {
+        $($(#[$meta])* #[test] fn $name() {
             let module = module_path!().split_once("::").map_or("", |(_, module)| module);
             let separator = if module.is_empty() { "" } else { "::" };
             $crate::interposed::inner(&format!(

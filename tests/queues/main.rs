@@ -1,0 +1,19 @@
+//! The data path on the interposer's device: what fails, what it looks like, and that every piece of
+//! memory comes back, once, and not before the device is done with it.
+//!
+//! * `making`: objects that cannot be made, transitions that are refused.
+//! * `posts`: posts that fail. `completions`: completions that are not what they should be.
+//! * `ends`: what cannot be destroyed, every order of dropping. `forgotten`: `mem::forget`.
+//! * `input`: what callers get wrong.
+//! * `stress`: eight queue pairs, a hundred thousand messages each, with failures.
+
+#[path = "../interposed/mod.rs"]
+mod interposed;
+
+mod completions;
+mod ends;
+mod forgotten;
+mod input;
+mod making;
+mod posts;
+mod stress;
