@@ -25,6 +25,9 @@ pub(crate) enum ExchangeError {
     /// It went away before it had said everything.
     #[error("the peer closed the connection after {came} of {wanted} bytes of {what}")]
     Closed { what: &'static str, came: usize, wanted: usize },
+    /// It went away and does not listen.
+    #[error("the peer closed the connection before it heard {what}")]
+    Gone { what: &'static str },
     /// What it said is not what ibv_rc_pingpong says.
     #[error("the peer is no ibv_rc_pingpong: instead of {what} it sent {text:?}")]
     Garbage { what: &'static str, text: String },
@@ -125,9 +128,12 @@ impl Peer {
         while self.read("the peer's end", &mut [0]).is_ok() {}
     }
 
-    fn write(&mut self, what: &str, bytes: &[u8]) -> Result<(), ExchangeError> {
+    fn write(&mut self, what: &'static str, bytes: &[u8]) -> Result<(), ExchangeError> {
         // Fewer than fit into any socket: it cannot block.
-        self.stream.write_all(bytes).map_err(|error| network(format!("telling {what}"), error))
+        self.stream.write_all(bytes).map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => ExchangeError::Gone { what },
+            _ => network(format!("telling {what}"), error),
+        })
     }
 
     fn read(&mut self, what: &'static str, bytes: &mut [u8]) -> Result<(), ExchangeError> {

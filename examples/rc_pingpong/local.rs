@@ -15,7 +15,7 @@ pub(crate) struct Local {
     /// The row of the port's GID table; `None` where the LID is enough (InfiniBand).
     pub(crate) row: Option<GidEntry>,
     /// Why the row that a person gave should not be used.
-    doubt: Option<Reason>,
+    pub(crate) doubt: Option<Reason>,
 }
 
 impl Local {

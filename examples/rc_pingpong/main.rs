@@ -10,7 +10,7 @@
 mod common;
 mod end;
 pub(crate) mod exchange;
-mod local;
+pub(crate) mod local;
 mod options;
 mod play;
 
