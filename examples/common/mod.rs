@@ -15,7 +15,9 @@ pub(crate) fn print(text: &str) -> Result<(), String> {
 
 /// One line on stderr: the program's name and what to say.
 pub(crate) fn note(program: &str, what: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{program}: {what}");
+    // In one piece: others may write there too.
+    let line = format!("{program}: {what}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// A program's end: success, or its error on one line and exit 1.

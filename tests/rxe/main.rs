@@ -4,7 +4,7 @@
 //! one that changes what all of them see takes [`rig::alone`].
 
 // The examples and the seam, as modules: what is tested is what is built.
-#![allow(clippy::duplicate_mod)] // both examples have `common`
+#![allow(clippy::duplicate_mod)] // the examples have `common`
 
 #[path = "../../examples/devinfo.rs"]
 #[allow(dead_code)] // its main
@@ -12,6 +12,9 @@ mod devinfo_example;
 #[path = "../../examples/gids/main.rs"]
 #[allow(dead_code)] // its main
 mod gids_example;
+#[path = "../../examples/rc_pingpong/main.rs"]
+#[allow(dead_code)] // its main
+mod pingpong_example;
 #[path = "../../src/sys/mod.rs"]
 #[allow(dead_code, unused_imports, unfulfilled_lint_expectations)]
 mod sys;
@@ -35,6 +38,7 @@ mod devinfo;
 mod directory;
 mod pair;
 mod permission;
+mod pingpong;
 mod raw;
 mod rc;
 mod resolve;
