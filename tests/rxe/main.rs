@@ -38,8 +38,10 @@ mod resolve;
 mod resolve_changes;
 mod rig;
 mod seam;
+mod seed;
 mod storm;
 mod tables;
+mod teardown;
 
 /// What `gids` prints with these arguments.
 fn gids_output(arguments: &[&str]) -> Result<String, String> {
