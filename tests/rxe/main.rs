@@ -27,10 +27,13 @@ mod types {
 mod absence;
 mod bad_input;
 mod changes;
+mod channel;
 mod context;
 mod devinfo;
 mod directory;
+mod limits;
 mod pair;
+mod path;
 mod permission;
 mod raw;
 mod rc;

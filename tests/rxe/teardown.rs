@@ -361,5 +361,5 @@ fn the_device_goes_under_traffic() {
     assert!(removal.wait().expect("it has ended").success());
 }
 
-mod cycles;
+pub(crate) mod cycles;
 mod forgotten;
