@@ -360,3 +360,10 @@ fn receives_and_a_row_that_has_gone() {
     connect_with_receives(There::Another, false);
     connect_with_receives(There::Nothing, false);
 }
+
+/// Nor where its address is in another row: it is used from there, or they come back.
+#[test]
+fn receives_and_a_row_that_moved() {
+    connect_with_receives(There::Another, true);
+    connect_with_receives(There::Nothing, true);
+}
