@@ -185,6 +185,11 @@ impl Context {
         gids.and(pkeys).map(|()| count)
     }
 
+    /// Takes the events in for a wait, which needs no tables: who has a loop is told, and reads them.
+    pub(crate) fn take_in_events(&self) -> Result<()> {
+        self.inner.for_lookups.take_in()
+    }
+
     pub(crate) fn handle(&self) -> &Arc<ContextHandle> {
         &self.inner.handle
     }
@@ -217,7 +222,8 @@ impl Context {
         self.inner.leaks.load(Ordering::Relaxed)
     }
 
-    /// The device's own descriptor of events, for a watcher that shares the context with nobody.
+    /// The device's own descriptor of events, for a watcher that shares the context with nobody, and for
+    /// waits, which are told by other ways of what others took in.
     pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
         self.inner.handle.async_fd()
     }

@@ -210,6 +210,14 @@ impl Device {
         self.handle.sysfs_path()
     }
 
+    /// The NUMA node that it is attached to, from sysfs; `None` where the kernel does not tell, or the
+    /// machine has one only.
+    pub fn numa_node(&self) -> Option<u32> {
+        let node = std::fs::read_to_string(self.sysfs_path().join("device/numa_node")).ok()?;
+        // -1: not known.
+        node.trim().parse().ok()
+    }
+
     /// What it is on its network.
     pub fn node_type(&self) -> NodeType {
         NodeType::from_raw(self.handle.node_type())

@@ -13,7 +13,7 @@ mod readiness;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::error::{Errno, Error, Object, Result};
 use crate::kept::Kept;
@@ -138,10 +138,11 @@ pub struct ObjectId(u64);
 
 /// What has happened to one queue pair, completion queue or shared receive queue: a set of event
 /// types, so that it stays bounded whatever comes.
-#[derive(Debug)]
 pub(crate) struct ObjectEvents {
     id: ObjectId,
     happened: AtomicU32,
+    /// What wakes who waits for the object.
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl ObjectEvents {
@@ -152,6 +153,30 @@ impl ObjectEvents {
     /// Takes the events since the last call: bit n for the event type of number n.
     pub(crate) fn take(&self) -> u32 {
         self.happened.swap(0, Ordering::AcqRel)
+    }
+
+    /// Whether there are any; cheap.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.happened.load(Ordering::Relaxed) != 0
+    }
+
+    /// Calls this from now on, once set, when something happened to the object or the device failed, on
+    /// whichever thread took that in.
+    pub(crate) fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) {
+        let _ = self.wake.set(Box::new(wake));
+    }
+
+    fn wake(&self) {
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+}
+
+impl fmt::Debug for ObjectEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectEvents").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -245,14 +270,22 @@ impl<S: EventSource> Events<S> {
             }
         };
         drop(state);
-        if self.fatal.load(Ordering::Acquire) {
-            return Err(Error::DeviceFatal { device: (*self.device).into() });
-        }
+        self.check()?;
         outcome.map_err(|errno| Error::Verb {
             verb: "ibv_get_async_event",
             object: Object::device(&self.device),
             errno,
         })
+    }
+
+    /// Whether the device has failed.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.fatal.load(Ordering::Acquire) { Err(self.failed()) } else { Ok(()) }
+    }
+
+    /// That it has.
+    pub(crate) fn failed(&self) -> Error {
+        Error::DeviceFatal { device: (*self.device).into() }
     }
 
     /// One event, not acknowledged yet, to those whom it concerns.
@@ -264,11 +297,13 @@ impl<S: EventSource> Events<S> {
                 let object = state.objects.get(&u64::from_ne_bytes(raw.element));
                 if let Some(object) = object {
                     object.happened.fetch_or(1 << raw.kind, Ordering::AcqRel);
+                    object.wake();
                 }
                 EventSubject::Object(object.map(|object| object.id))
             }
             8 => {
                 self.fatal.store(true, Ordering::Release);
+                state.objects.values().for_each(|object| object.wake());
                 EventSubject::Device
             }
             9..=13 | 17 | 18 => {
@@ -320,7 +355,8 @@ impl<S: EventSource> Events<S> {
         let mut state = self.state();
         let (address, made) = create()?;
         let id = ObjectId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let object = Arc::new(ObjectEvents { id, happened: AtomicU32::new(0) });
+        let object =
+            Arc::new(ObjectEvents { id, happened: AtomicU32::new(0), wake: OnceLock::new() });
         state.objects.insert(address, Arc::clone(&object));
         Ok((object, made))
     }

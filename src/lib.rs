@@ -27,6 +27,45 @@
 //! }
 //! ```
 //!
+//! Two queue pairs that know each other's address, and a message:
+//!
+//! ```no_run
+//! # fn tell(_: rdma_verbs::Endpoint) -> rdma_verbs::Endpoint { unimplemented!() }
+//! use rdma_verbs::{
+//!     CompletionQueue, ConnectOptions, DeviceList, InitOptions, Pool, ProtectionDomain, QueuePair,
+//!     Result, wr,
+//! };
+//!
+//! fn main() -> Result<()> {
+//!     let context = DeviceList::new()?.find("rxe0")?.open()?;
+//!     let ours = "192.0.2.1".parse().expect("an address");
+//!     let row = *context.gids().cached().find(&ours)?.next().expect("what is found has a row");
+//!     let pd = ProtectionDomain::new(&context)?;
+//!     let mut cq = CompletionQueue::new(&context, 128)?;
+//!     let pool = Pool::new(&pd, 4096, 64)?;
+//!     let mut qp = QueuePair::rc(&pd, &cq, &cq).build()?.init(&InitOptions::new(row.port()))?;
+//!     // A buffer that is posted is the queue's, and comes back with its completion.
+//!     let buffer = pool.take().expect("a buffer");
+//!     qp.recv_queue().post(wr::Receive::new(buffer))?;
+//!     let options = ConnectOptions::new(&row);
+//!     let peer = tell(qp.endpoint(&options)?); // by whatever you have: a socket, a file
+//!     let mut qp = qp.connect(&peer, &options)?;
+//!     let mut buffer = pool.take().expect("a buffer");
+//!     buffer.fill_from(b"hello")?;
+//!     qp.send_queue().post(wr::Send::new(buffer).wr_id(7).signaled())?;
+//!     let mut left = 2;
+//!     while left > 0 {
+//!         let mut completions = cq.poll()?;
+//!         while let Some(mut completion) = completions.next() {
+//!             completion.result()?;
+//!             println!("{}: {:?}", completion.wr_id(), completion.take_buffer());
+//!             left -= 1;
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
 //! # Where things are
 //!
 //! | you want | look at |
@@ -39,14 +78,23 @@
 //! | a row to be what it was when you use it | [`Context::with_row`], [`GidMoved`] |
 //! | asynchronous events | [`Context::process_events`], [`Context::subscribe`], [`Event`] |
 //! | the path to a peer: source, device, port, GID, next hop | [`Resolver`], [`Destination`], [`Path`] |
+//! | memory for messages | [`Pool`], [`Buffer`], [`SharedBuffer`]; [`wr::Inline`] |
+//! | memory that a peer reads or writes | [`Exposed`], [`RemoteSlice`] |
+//! | to send, receive, write, read, do atomics | [`QueuePair`], [`SendQueue`], [`RecvQueue`], [`wr`] |
+//! | what became of it, and the memory back | [`CompletionQueue`], [`Completion`] |
+//! | to wait for that | [`CompletionQueue::wait`], [`CompletionChannel`] |
+//! | the path to a peer's address | [`Resolver`], [`Path`] |
 //! | this host's interfaces and addresses | [`HostNet`], [`NetSnapshot`] |
 //! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`], [`Subnet`] |
 //! | what went wrong | [`Error`], [`Errno`] |
 //!
 //! # Safety, threads, teardown
 //!
-//! No `unsafe` is needed to use this crate. All types are [`Send`] and [`Sync`]. An open device
-//! stays open while any clone of its [`Context`] lives, and any order of dropping is right. Nothing
+//! No `unsafe` is needed to use this crate. All types can be sent to another thread, and all but the
+//! queues used from several at a time: those take `&mut self`, where C has a lock. An open device
+//! stays open while any clone of its [`Context`] lives, and any order of dropping is right. Memory that was
+//! posted is the queue's until its completion, whatever else was dropped; what a queue pair had in flight
+//! when it was dropped comes back where completions are polled, or goes with the completion queue. Nothing
 //! here panics on what a kernel, a device or a file answers. An open device delays its removal: a
 //! [`GidDirectory`] lets go of one when the kernel tells that it goes and somebody takes that in.
 //!
@@ -146,4 +194,6 @@ const _: fn() = || {
     any_thread::<(GidDirectory, Watcher, DirectorySnapshot, GidQuery, Explanation)>();
     any_thread::<(Resolver, Resolution, Path)>();
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
+    any_thread::<(ProtectionDomain, Pool, Buffer, SharedBuffer, Exposed, ExposedRange)>();
+    any_thread::<(CompletionQueue, CompletionChannel, QueuePair<Rts>, SendQueue, RecvQueue)>();
 };

@@ -6,7 +6,9 @@
 //!
 //! Several threads may wait on one channel, each for completion queues of its own. Whoever finds the
 //! channel readable takes one event, and tells the completion queue that it is for, by a flag and a
-//! descriptor that whoever waits for that one waits on as well.
+//! descriptor that whoever waits for that one waits on as well. By the same it is told of what else a wait must
+//! end for and another thread does or learns: that one of its queue pairs was destroyed, that it or the
+//! device failed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -81,13 +83,15 @@ impl CompletionChannel {
     }
 
     /// Waits until one of these completion queues, all of this channel, has completions, and tells which:
-    /// poll it. `None` when none has within the time; `None` as time waits for ever.
+    /// poll it. `None` when none has within the time; `None` as time waits for ever. Ends also when a queue pair
+    /// was destroyed whose last completions there are to poll. Takes in asynchronous events of the device that
+    /// come meanwhile, and tells a loop that waits for them ([`Context`]'s descriptor) so.
     ///
     /// # Errors
     ///
     /// [`Error::NoChannel`] for a completion queue that is not of this channel; as
-    /// [`CompletionQueue::poll`]; [`Error::DeviceFatal`]; [`Error::Verb`] and [`Error::Host`] when the
-    /// kernel cannot be waited on.
+    /// [`CompletionQueue::poll`]; [`Error::DeviceFatal`] when the device has failed; [`Error::Verb`] and
+    /// [`Error::Host`] when the kernel cannot be waited on.
     pub fn wait(
         &self,
         queues: &mut [&mut CompletionQueue],
@@ -168,6 +172,8 @@ impl Channel {
             if let Some(found) = ready(queues)? {
                 return Ok(Some(found));
             }
+            // Nothing comes from a device that has failed, and nothing would tell so again.
+            self.context.events().check()?;
             for queue in queues.iter_mut() {
                 queue.request(notify)?;
             }
@@ -181,70 +187,79 @@ impl Channel {
         }
     }
 
-    /// Waits until one of them has fired, or may have failed; false when the time is over.
-    fn sleep(
-        &self,
-        queues: &mut [&mut CompletionQueue],
-        deadline: Option<Instant>,
-    ) -> Result<bool> {
-        let signals: Vec<Arc<Signal>> =
-            queues.iter().filter_map(|queue| queue.shared.signal.clone()).collect();
+    /// Waits until one of them has fired; false when the time is over.
+    fn sleep(&self, queues: &[&mut CompletionQueue], deadline: Option<Instant>) -> Result<bool> {
+        let nobody = PollFd::from_borrowed_fd(self.handle.fd(), PollFlags::empty());
+        // The usual few without allocating.
+        let mut few: [PollFd<'_>; FEW + 2] = std::array::from_fn(|_| nobody.clone());
+        let mut many = Vec::new();
+        let fds = match queues.len() + 2 {
+            len if len <= few.len() => &mut few[..len],
+            len => {
+                many.resize(len, nobody);
+                &mut many[..]
+            }
+        };
+        // The device's own descriptor of events: somebody has to take them in. What another takes in comes
+        // by the signals.
+        fds[0] = PollFd::from_borrowed_fd(self.handle.fd(), PollFlags::IN);
+        fds[1] = PollFd::from_borrowed_fd(self.context.events_fd(), PollFlags::IN);
+        for (fd, queue) in fds[2..].iter_mut().zip(queues) {
+            if let Some(signal) = &queue.shared.signal {
+                *fd = PollFd::new(&signal.wake, PollFlags::IN);
+            }
+        }
+        let signals = || queues.iter().filter_map(|queue| queue.shared.signal.as_deref());
         loop {
             // Not `any`: each that has fired is polled now.
-            let fired = signals.iter().filter(|signal| signal.has_fired()).count();
-            if fired != 0 {
+            if signals().filter(|signal| signal.has_fired()).count() != 0 {
                 return Ok(true);
             }
             let left = match deadline {
                 None => None,
                 Some(deadline) => match deadline.checked_duration_since(Instant::now()) {
                     None | Some(Duration::ZERO) => return Ok(false),
-                    left => left,
+                    Some(left) => Some(Timespec {
+                        tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+                        tv_nsec: left.subsec_nanos().into(),
+                    }),
                 },
             };
-            let mut fds = Vec::with_capacity(2 + signals.len());
-            fds.push(PollFd::from_borrowed_fd(self.handle.fd(), PollFlags::IN));
-            fds.push(PollFd::from_borrowed_fd(self.context.as_fd(), PollFlags::IN));
-            let wakes = signals.iter().map(|signal| PollFd::new(&signal.wake, PollFlags::IN));
-            fds.extend(wakes);
-            let left = left.map(|left| Timespec {
-                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            });
-            match poll(&mut fds, left.as_ref()) {
+            match poll(fds, left.as_ref()) {
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => return Err(host("poll", errno)),
             }
-            let readable: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            drop(fds);
-            for (signal, readable) in signals.iter().zip(&readable[2..]) {
-                if *readable {
+            for (fd, queue) in fds[2..].iter().zip(queues) {
+                if let (false, Some(signal)) = (fd.revents().is_empty(), &queue.shared.signal) {
                     // Clears it; the flag says what happened.
                     let _ = rustix::io::read(&signal.wake, &mut [0; 8]);
                 }
             }
-            if readable[0] {
-                self.take_event(&signals)?;
+            let broken = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+            let (told, happened) = (fds[0].revents(), fds[1].revents());
+            let taken = !told.is_empty() && self.take_event(queues)?;
+            if !happened.is_empty() {
+                self.context.take_in_events()?;
             }
-            if readable[1] {
-                self.context.process_events()?;
-                queues.iter_mut().for_each(|queue| queue.take_in_events());
-                if queues.iter().any(|queue| queue.failed.is_some()) {
-                    return Ok(true);
-                }
+            // The kernel closed them with the device: they are ready for ever, and have nothing.
+            if !taken && (told | happened).intersects(broken) {
+                return Err(self.context.events().failed());
             }
         }
     }
 
     /// Takes one event, if there is one, and tells its completion queue; `own` are those that this thread
     /// waits for itself.
-    fn take_event(&self, own: &[Arc<Signal>]) -> Result<bool> {
+    fn take_event(&self, own: &[&mut CompletionQueue]) -> Result<bool> {
         let taken = self.handle.next_event(&mut |key| {
             let signal = self.signals().get(&key).cloned();
             // Of one that is gone: nobody waits for it.
             if let Some(signal) = signal {
-                signal.fire(own.iter().any(|own| Arc::ptr_eq(own, &signal)));
+                let mine = |queue: &&mut CompletionQueue| {
+                    queue.shared.signal.as_ref().is_some_and(|own| Arc::ptr_eq(own, &signal))
+                };
+                signal.fire(own.iter().any(mine));
             }
         });
         taken.map_err(|errno| Error::Verb {
@@ -270,9 +285,12 @@ fn ready(queues: &mut [&mut CompletionQueue]) -> Result<Option<usize>> {
     Ok(None)
 }
 
+/// So many completion queues are waited for without allocating.
+const FEW: usize = 6;
+
 impl Signal {
     /// The flag before the descriptor: whoever is woken finds it.
-    fn fire(&self, by_who_waits: bool) {
+    pub(super) fn fire(&self, by_who_waits: bool) {
         self.fired.store(true, Ordering::Release);
         if !by_who_waits {
             // Cannot fail but when it is readable already.

@@ -13,6 +13,7 @@ mod poll;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::context::Context;
@@ -40,13 +41,13 @@ use owners::Polled;
 /// flight.
 pub struct CompletionQueue {
     shared: Arc<Shared>,
-    /// What the last call of the device gave, and how far it was looked at.
+    /// What the last call of the device gave, and how far it was looked at. All bytes are initialised.
     entries: Box<[MaybeUninit<ibv_wc>]>,
     next: usize,
     count: usize,
     polled: Polled,
-    /// The last completion that was given: its place and number.
-    open: Option<(u16, u32)>,
+    /// Whether a completion is held, or was forgotten.
+    open: AtomicBool,
     failed: Option<Errno>,
     strays: u64,
 }
@@ -124,14 +125,16 @@ impl<'a> CompletionQueueBuilder<'a> {
         };
         let (events, handle) = context.events().register(make)?;
         let shared = Shared::new(context.clone(), handle, events, channel)?;
-        let entries = (0..batch).map(|_| MaybeUninit::uninit()).collect();
+        // Zero, and not uninitialised: a driver writes of an entry what means something, and the whole of
+        // it is copied.
+        let entries = (0..batch).map(|_| MaybeUninit::zeroed()).collect();
         Ok(CompletionQueue {
             shared: Arc::new(shared),
             entries,
             next: 0,
             count: 0,
             polled: Polled::default(),
-            open: None,
+            open: AtomicBool::new(false),
             failed: None,
             strays: 0,
         })
@@ -184,12 +187,16 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::CompletionQueueFailed`], from then on always: nothing can be learnt from it any more. What
-    /// is in flight comes back when its queue pair is dropped, then this queue or another poll of it.
+    /// [`Error::CompletionQueueFailed`], when polling it failed, or the event `CQ_ERR` was taken in (by
+    /// [`Context::process_events`], or a wait); from then on always, but while there is something to give:
+    /// nothing can be learnt from the device any more. What is in flight comes back by a poll after its queue
+    /// pair was dropped.
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&mut self) -> Result<Drain<'_>> {
-        self.finish_forgotten();
+        if *self.open.get_mut() {
+            self.finish_forgotten();
+        }
         if self.next == self.count {
             self.fill()?;
         }
@@ -197,7 +204,7 @@ impl CompletionQueue {
     }
 
     /// Takes what the device has.
-    #[inline]
+    #[inline(always)]
     fn fill(&mut self) -> Result<()> {
         (self.next, self.count) = (0, 0);
         if self.polled.is_behind(&self.shared) {
@@ -209,8 +216,16 @@ impl CompletionQueue {
                     self.count = count;
                     if count < self.entries.len() {
                         self.polled.saw_it_empty();
+                    } else {
+                        self.polled.took(count, self.shared.size);
                     }
-                    return Ok(());
+                    if count != 0 || !self.shared.events.any() {
+                        return Ok(());
+                    }
+                    self.take_in_events();
+                    if self.failed.is_none() {
+                        return Ok(());
+                    }
                 }
                 Err(errno) => self.failed = Some(errno),
             }
@@ -232,6 +247,7 @@ impl CompletionQueue {
     }
 
     /// Whether there is nothing to look at without asking the device again.
+    #[inline]
     fn is_drained(&self) -> bool {
         self.next == self.count && !self.polled.is_ending()
     }
@@ -267,7 +283,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::NoChannel`]; as [`poll`](CompletionQueue::poll); [`Error::DeviceFatal`].
+    /// As [`CompletionChannel::wait`].
     pub fn wait(
         &mut self,
         notify: Notify,
@@ -289,7 +305,8 @@ impl CompletionQueue {
     }
 
     /// How much of that no queue pair has taken. The room of a queue pair that was dropped is there again
-    /// after a poll that found nothing.
+    /// when nothing of it can be left here: after a poll that took all there was, or several of a queue that is
+    /// never empty, and what they gave was looked at.
     pub fn room(&self) -> u32 {
         self.shared.room()
     }
@@ -312,7 +329,7 @@ impl CompletionQueue {
         &self.shared
     }
 
-    /// What has happened to it, of what a wait must end for.
+    /// What has happened to it: whether it failed.
     fn take_in_events(&mut self) {
         const CQ_ERR: u32 = 1 << 0;
         if self.shared.events.take() & CQ_ERR != 0 && self.failed.is_none() {

@@ -2,8 +2,9 @@
 //!
 //! A queue pair enters its tables before it is made, and tells that they are dead after it was destroyed.
 //! The poller has a copy of the list, and looks whether it changed by one load a poll. A dead table stays
-//! until the poller has seen the completion queue empty after that: completions of a queue pair that was
-//! destroyed may still be in it. Then what is left in the table is given out, and the room is free again.
+//! until the poller has seen the completion queue empty after that, or has taken out of it as many as can have
+//! been in it: completions of a queue pair that was destroyed may still be there. Then what is left in the
+//! table is given out, and the room is free again.
 //! When the poller itself has gone, who destroys a queue pair drops what is left.
 
 #![allow(unsafe_code)]
@@ -60,7 +61,14 @@ impl Shared {
         let size = handle.granted();
         let channel = channel.map(|channel| Arc::clone(channel.inner()));
         let signal = match &channel {
-            Some(channel) => Some(channel.enter(handle.key())?),
+            Some(channel) => {
+                let signal = channel.enter(handle.key()).inspect_err(|_| {
+                    context.events().unregister(handle.key() as u64, &events);
+                })?;
+                let woken = Arc::clone(&signal);
+                events.wake_by(move || woken.fire(false));
+                Some(signal)
+            }
             None => None,
         };
         Ok(Shared {
@@ -121,6 +129,11 @@ impl Shared {
         } else {
             owners.dead.push(place);
             self.changed(&owners);
+            drop(owners);
+            // What is left is for who waits, though the device will not say so.
+            if let Some(signal) = &self.signal {
+                signal.fire(false);
+            }
         }
     }
 
@@ -166,8 +179,11 @@ pub(super) struct Polled {
     tables: Vec<Option<Table>>,
     /// As of this count of changes.
     changes: u64,
-    /// Places whose queue pair was destroyed, in that order.
-    dead: Vec<u16>,
+    /// Places whose queue pair was destroyed, in that order, and how many completions had been taken when that
+    /// was learnt.
+    dead: Vec<(u16, u64)>,
+    /// How many completions were taken from the device.
+    taken: u64,
     /// How many of the first of `dead` can have no completion left in the completion queue.
     ending: usize,
     /// How far the table of the first of them was looked through.
@@ -181,6 +197,8 @@ pub(super) struct Table {
     generation: u16,
     /// All before are out; of a send queue.
     pub(super) tail: u32,
+    /// Whether one of a send queue has failed: none behind it is carried out.
+    pub(super) failed: bool,
 }
 
 impl Polled {
@@ -205,12 +223,33 @@ impl Polled {
                     queue: *queue,
                     generation: place.generation,
                     tail: 0,
+                    failed: false,
                 });
             } else if place.table.is_none() {
                 *table = None;
             }
         }
-        self.dead.append(&mut owners.dead);
+        let taken = self.taken;
+        self.dead.extend(owners.dead.drain(..).map(|place| (place, taken)));
+    }
+
+    /// So many completions were taken from the device, in the order in which they came: those of a queue pair
+    /// that was destroyed before as many as there is room for are among them. Whoever makes a queue that never
+    /// is empty must not wait for ever.
+    #[inline]
+    pub(super) fn took(&mut self, count: usize, size: u32) {
+        self.taken += count as u64;
+        if self.ending < self.dead.len() {
+            self.look_for_ends(size);
+        }
+    }
+
+    #[cold]
+    fn look_for_ends(&mut self, size: u32) {
+        // A device may have room for more than it says: up to the next power of two.
+        let most = u64::from(size) * 2;
+        let ends = |(_, then): &&(u16, u64)| self.taken - then >= most;
+        self.ending += self.dead[self.ending..].iter().take_while(ends).count();
     }
 
     /// The completion queue was seen empty, by a call that began after the last `catch_up`.
@@ -237,6 +276,11 @@ impl Polled {
         (table.generation == id.generation).then_some(table)
     }
 
+    /// All queues.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter().flatten()
+    }
+
     /// The queue at this place.
     #[inline]
     pub(super) fn at(&self, place: u16) -> Option<&Table> {
@@ -247,7 +291,7 @@ impl Polled {
     /// Frees the place of each queue that has none left.
     pub(super) fn next_left(&mut self, shared: &Shared) -> Option<(u16, u32)> {
         while self.ending != 0 {
-            let place = self.dead[0];
+            let (place, _) = self.dead[0];
             if let Some(table) = self.at(place) {
                 let end = table.ring.end();
                 let mut at = self.cursor.unwrap_or_else(|| table.ring.oldest_possible());
@@ -275,9 +319,8 @@ impl Polled {
     pub(super) fn give_up(&mut self, shared: &Shared) {
         let mut owners = shared.owners();
         owners.abandoned = true;
-        let mut dead = std::mem::take(&mut self.dead);
-        dead.append(&mut owners.dead);
-        for place in dead {
+        let dead = std::mem::take(&mut self.dead).into_iter().map(|(place, _)| place);
+        for place in dead.chain(std::mem::take(&mut owners.dead)) {
             if let Some((ring, _)) = &owners.places[usize::from(place)].table {
                 // SAFETY: this is the poller, at its end; the queue pair was destroyed.
                 unsafe { ring.clear() };

@@ -3,6 +3,8 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::CompletionQueue;
 use crate::error::{Error, Queue};
@@ -18,14 +20,11 @@ pub struct Drain<'a> {
     cq: &'a mut CompletionQueue,
 }
 
-/// What is given next.
-enum Next {
-    /// The completion at this place among those polled.
-    Polled(usize),
-    /// A send that is complete because a later one is.
-    Silent,
-    /// What was posted when its queue pair was destroyed.
-    Left,
+/// What the next completion is made of.
+struct Found<'a> {
+    claimed: Claimed<'a>,
+    wc: &'a ibv_wc,
+    silent: bool,
 }
 
 impl<'a> Drain<'a> {
@@ -36,32 +35,27 @@ impl<'a> Drain<'a> {
 
     /// The next completion. It must be let go of before the one after it is asked for.
     #[allow(clippy::should_implement_trait)] // it lends, which an iterator cannot
-    #[inline]
+    #[inline(always)] // as parts, it never is in memory
     pub fn next(&mut self) -> Option<Completion<'_>> {
         loop {
-            self.cq.finish_forgotten();
-            let (place, sequence, next) = self.cq.find_next()?;
-            let Some(table) = self.cq.polled.at(place) else { continue };
-            let ring: *const Ring = &*table.ring;
-            // SAFETY: the table keeps the ring alive, and stays while `self.cq` is borrowed, as it is
-            // until the completion is let go of.
-            let ring = unsafe { &*ring };
-            // SAFETY: the completion queue is borrowed exclusively, and claims from its rings are made
-            // here alone; the claim before has ended.
-            let Some(claimed) = (unsafe { ring.claim(sequence) }) else { continue };
-            if claimed.entry.internal {
+            let cq = &mut *self.cq;
+            if *cq.open.get_mut() {
+                cq.finish_forgotten();
+            }
+            // SAFETY: what is found is let go of before the queue is used again: it is part of the
+            // completion, which borrows the queue.
+            let found = match unsafe { cq.find_usual() } {
+                Some(found) => found,
+                None if cq.is_drained() => return None,
+                // SAFETY: as above.
+                None => unsafe { cq.find_other() }?,
+            };
+            let Found { claimed, wc, silent } = found;
+            if claimed.is_internal() {
                 continue;
             }
-            self.cq.open = Some((place, sequence));
-            let qpn = ring.qpn();
-            let wc = match next {
-                // SAFETY: the entries up to `count` were written by the device's driver.
-                Next::Polled(at) => unsafe { *self.cq.entries[at].assume_init_ref() },
-                Next::Silent => synthetic(WcStatus::SUCCESS),
-                Next::Left => synthetic(WcStatus::WR_FLUSH_ERR),
-            };
-            let silent = !matches!(next, Next::Polled(_));
-            return Some(Completion::new(claimed, wc, qpn, silent));
+            *cq.open.get_mut() = true;
+            return Some(Completion::new(claimed, wc, silent, &self.cq.open));
         }
     }
 
@@ -78,7 +72,7 @@ impl fmt::Debug for Drain<'_> {
 }
 
 /// A completion that the device did not make.
-fn synthetic(status: WcStatus) -> ibv_wc {
+const fn synthetic(status: WcStatus) -> ibv_wc {
     ibv_wc {
         wr_id: 0,
         status: status.raw(),
@@ -96,14 +90,53 @@ fn synthetic(status: WcStatus) -> ibv_wc {
     }
 }
 
+/// Of a send that is complete because a later one is.
+static SILENT: ibv_wc = synthetic(WcStatus::SUCCESS);
+/// Of a send that may not have been carried out, and of what was posted when its queue pair was destroyed.
+static LEFT: ibv_wc = synthetic(WcStatus::WR_FLUSH_ERR);
+
 impl CompletionQueue {
-    /// Where the next completion's work request is.
-    #[inline]
-    fn find_next(&mut self) -> Option<(u16, u32, Next)> {
+    /// The next entry, if it is the usual one: of a receive, or of the oldest send in flight, carried out.
+    ///
+    /// # Safety
+    ///
+    /// What is found is let go of before the queue is used again.
+    #[inline(always)]
+    unsafe fn find_usual<'a>(&mut self) -> Option<Found<'a>> {
+        if self.next >= self.count {
+            return None;
+        }
+        let wc = self.entries[self.next].as_ptr();
+        // SAFETY: integers, zero at first, of which the device's driver wrote what it means to tell; they
+        // are not written again before the queue is polled again.
+        let wc = unsafe { &*wc };
+        let id = WrId::of(wc.wr_id);
+        let table = self.polled.table(id)?;
+        let is_send = table.queue == Queue::Send;
+        if is_send && (table.tail != id.sequence || wc.status != WcStatus::SUCCESS.raw()) {
+            return None;
+        }
+        // SAFETY: as `claim_from` says.
+        let claimed = unsafe { claim_from(&table.ring, id.sequence) }?;
+        if is_send {
+            table.tail = id.sequence.wrapping_add(1);
+        }
+        self.next += 1;
+        Some(Found { claimed, wc, silent: false })
+    }
+
+    /// The next of every other kind.
+    ///
+    /// # Safety
+    ///
+    /// As for [`find_usual`](CompletionQueue::find_usual).
+    #[cold]
+    unsafe fn find_other<'a>(&mut self) -> Option<Found<'a>> {
         while self.next < self.count {
-            // SAFETY: the entries up to `count` were written by the device's driver.
-            let word = unsafe { self.entries[self.next].assume_init_ref() }.wr_id;
-            let id = WrId::of(word);
+            let wc = self.entries[self.next].as_ptr();
+            // SAFETY: as in `find_usual`.
+            let wc = unsafe { &*wc };
+            let id = WrId::of(wc.wr_id);
             let Some(table) = self.polled.table(id) else {
                 self.unknown(id);
                 continue;
@@ -116,15 +149,37 @@ impl CompletionQueue {
                 let tail = table.ring.first_possible(table.tail, table.ring.end());
                 table.tail = tail.wrapping_add(1);
                 if tail != id.sequence {
-                    // A send before it, complete without a word; or a gap.
-                    return Some((id.owner, tail, Next::Silent));
+                    // A send before it, complete without a word; or a gap, where nothing is. Sends are
+                    // carried out in order, and the first that is not fails; so those before one that did
+                    // either, and only those. A flush tells of nothing before it: not every device flushes
+                    // what was not to be signaled.
+                    let carried_out = !table.failed && wc.status != WcStatus::WR_FLUSH_ERR.raw();
+                    let wc = if carried_out { &SILENT } else { &LEFT };
+                    // SAFETY: as `claim_from` says.
+                    match unsafe { claim_from(&table.ring, tail) } {
+                        Some(claimed) => return Some(Found { claimed, wc, silent: true }),
+                        None => continue,
+                    }
                 }
+                table.failed |= wc.status != WcStatus::SUCCESS.raw();
             }
+            // SAFETY: as `claim_from` says.
+            let claimed = unsafe { claim_from(&table.ring, id.sequence) };
             self.next += 1;
-            return Some((id.owner, id.sequence, Next::Polled(self.next - 1)));
+            match claimed {
+                Some(claimed) => return Some(Found { claimed, wc, silent: false }),
+                // Taken back by its poster at this moment: refused, and completed all the same.
+                None => self.strays += 1,
+            }
         }
-        let (place, sequence) = self.polled.next_left(&self.shared)?;
-        Some((place, sequence, Next::Left))
+        while let Some((place, sequence)) = self.polled.next_left(&self.shared) {
+            let ring = &self.polled.at(place)?.ring;
+            // SAFETY: as `claim_from` says.
+            if let Some(claimed) = unsafe { claim_from(ring, sequence) } {
+                return Some(Found { claimed, wc: &LEFT, silent: true });
+            }
+        }
+        None
     }
 
     /// A completion of a queue that this copy of the list does not have: made since the poll began, or
@@ -146,15 +201,26 @@ impl CompletionQueue {
         self.next += 1;
     }
 
-    /// Ends the last completion that was given, if it was forgotten (`mem::forget`).
-    #[inline]
+    /// Ends the last completion that was given, which was forgotten (`mem::forget`).
+    #[cold]
     pub(super) fn finish_forgotten(&mut self) {
-        if let Some((place, sequence)) = self.open.take() {
-            if let Some(table) = self.polled.at(place) {
-                table.ring.finish_forgotten(sequence);
-            }
-        }
+        *self.open.get_mut() = false;
+        // SAFETY: the completion queue is borrowed exclusively, so no completion of it is held by anybody.
+        self.polled.tables().for_each(|table| unsafe { table.ring.finish_all_forgotten() });
     }
+}
+
+/// Claims from a ring of the poller's own list, for longer than the list is borrowed.
+///
+/// # Safety
+///
+/// The caller is the poller, and has let go of the claim before. The claim is let go of before the list
+/// changes, which keeps the ring alive.
+#[inline(always)]
+unsafe fn claim_from<'a>(ring: &Arc<Ring>, sequence: u32) -> Option<Claimed<'a>> {
+    let ring: *const Ring = &**ring;
+    // SAFETY: by this function's own contract.
+    unsafe { (*ring).claim(sequence) }
 }
 
 /// A work request that is complete: how it ended, and the memory that was posted.
@@ -162,28 +228,34 @@ impl CompletionQueue {
 /// Dropping it drops the memory: buffers go back to their pools.
 pub struct Completion<'a> {
     claimed: Claimed<'a>,
-    wc: ibv_wc,
-    qpn: Qpn,
-    silent: bool,
+    wc: &'a ibv_wc,
+    /// True while it is held.
+    open: &'a AtomicBool,
     /// Received bytes that no buffer was given the length of yet.
     received: u32,
+    silent: bool,
 }
 
 impl<'a> Completion<'a> {
-    #[inline]
-    fn new(claimed: Claimed<'a>, wc: ibv_wc, qpn: Qpn, silent: bool) -> Completion<'a> {
+    #[inline(always)]
+    fn new(
+        claimed: Claimed<'a>,
+        wc: &'a ibv_wc,
+        silent: bool,
+        open: &'a AtomicBool,
+    ) -> Completion<'a> {
         // Only then are they in the memory that was posted.
-        let into_memory = wc.status == WcStatus::SUCCESS.raw()
-            && claimed.entry.opcode == WcOpcode::RECV
-            && wc.opcode == WcOpcode::RECV.raw();
+        let into_memory = wc.opcode == WcOpcode::RECV.raw()
+            && wc.status == WcStatus::SUCCESS.raw()
+            && claimed.opcode() == WcOpcode::RECV;
         let received = if into_memory { wc.byte_len } else { 0 };
-        Completion { claimed, wc, qpn, silent, received }
+        Completion { claimed, wc, open, received, silent }
     }
 
     /// The caller's own number, as it was given to the work request; 0 unless it was.
     #[inline]
     pub fn wr_id(&self) -> u64 {
-        self.claimed.entry.wr_id
+        self.claimed.wr_id()
     }
 
     /// How it ended.
@@ -212,7 +284,7 @@ impl<'a> Completion<'a> {
     fn error(&self) -> Error {
         Error::Failed {
             opcode: self.opcode(),
-            qpn: self.qpn,
+            qpn: self.qpn(),
             status: self.status(),
             vendor_err: self.wc.vendor_err,
         }
@@ -222,7 +294,7 @@ impl<'a> Completion<'a> {
     #[inline]
     pub fn opcode(&self) -> WcOpcode {
         let told = WcOpcode::from_raw(self.wc.opcode);
-        let posted = self.claimed.entry.opcode;
+        let posted = self.claimed.opcode();
         if posted == WcOpcode::RECV && self.is_success() && told.is_receive() {
             told
         } else {
@@ -233,7 +305,7 @@ impl<'a> Completion<'a> {
     /// The queue pair.
     #[inline]
     pub fn qpn(&self) -> Qpn {
-        self.qpn
+        self.claimed.qpn()
     }
 
     /// How many bytes came in: received into the buffers, or, of a receive that an RDMA write with
@@ -268,8 +340,9 @@ impl<'a> Completion<'a> {
         if self.is_success() { 0 } else { self.wc.vendor_err }
     }
 
-    /// Whether the device made no completion of its own for it: an unsignaled send that was carried out, or
-    /// what was still posted when its queue pair was destroyed.
+    /// Whether the device made no completion of its own for it: an unsignaled send, or what was still posted
+    /// when its queue pair was destroyed. Such a send was carried out if it says so
+    /// ([`is_success`](Completion::is_success)); if it says that it was flushed, that is not known.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.silent
@@ -310,12 +383,19 @@ impl<'a> Completion<'a> {
 
     #[inline]
     fn set_received(&mut self, buffer: &mut Buffer) {
-        if self.claimed.entry.opcode == WcOpcode::RECV {
+        if self.claimed.opcode() == WcOpcode::RECV {
             // A device that tells more than there is room for is not believed.
             let len = self.received.min(buffer.capacity() as u32);
             self.received -= len;
             buffer.put_len(len);
         }
+    }
+}
+
+impl Drop for Completion<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.open.store(false, Ordering::Relaxed);
     }
 }
 
@@ -325,7 +405,7 @@ impl fmt::Debug for Completion<'_> {
             .field("wr_id", &self.wr_id())
             .field("opcode", &self.opcode())
             .field("status", &self.status())
-            .field("qpn", &self.qpn)
+            .field("qpn", &self.qpn())
             .field("byte_len", &self.byte_len())
             .field("silent", &self.silent)
             .finish_non_exhaustive()

@@ -1,24 +1,26 @@
 //! Which buffers of a pool nobody has: a stack of their numbers that any thread may take from and
 //! give back to, without a lock.
 //!
-//! The head is one word: the number on top, how many there are, and a tag that every change moves on.
-//! Taking reads the number below the top, and then changes the head if it is still the same word. The
-//! number below may have been read from a buffer that others took and gave back meanwhile; then the
-//! tag differs, unless they did so 65,536 times, and left as many free as there were, between two
-//! instructions.
+//! The head is one word: the number on top, and a tag that every giving back moves on. Taking reads the
+//! number below the top, and then changes the head if it is still the same word. The number below may have
+//! been read from a buffer that others took and gave back meanwhile; then the tag differs, unless buffers
+//! were given back 2^40 times between two instructions. A thread can be stopped there for long, while
+//! others take and give millions of times a second: 16 bits would not do.
+//!
+//! How many there are stands with each number, as of when it was the top.
 //!
 //! Closing takes the whole stack, once: who gives back after that is told so. The two agree on who is
 //! the last by a count: closing adds how many are out, each of those takes one away, and whoever comes
 //! to zero with his own step is the last. Before closing the count is at most zero, and a step away
 //! from it makes it less: nobody is the last by mistake.
 
-use crate::sync::{AtomicIsize, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicIsize, AtomicU64, Ordering};
 
 /// See the module. Numbers are below the capacity.
 pub(crate) struct FreeList {
     head: AtomicU64,
-    /// By number: the number below it on the stack. Written by whoever has the number.
-    below: Box<[AtomicU32]>,
+    /// By number: a [`Link`]. Written by whoever has the number.
+    links: Box<[AtomicU64]>,
     out: AtomicIsize,
 }
 
@@ -27,24 +29,44 @@ pub(crate) const MOST: u32 = NONE - 1;
 
 /// No number.
 const NONE: u32 = (1 << 24) - 1;
-/// The head after closing: no other has this many free.
+/// The head after closing.
 const CLOSED: u64 = u64::MAX;
+/// How many tags there are: all of 40 bits but the last, which is that of a list that is closed.
+const TAGS: u64 = (1 << 40) - 1;
 
 #[derive(Clone, Copy)]
 struct Head {
-    tag: u16,
-    free: u32,
+    /// 40 bits.
+    tag: u64,
     top: u32,
 }
 
 impl Head {
     fn word(self) -> u64 {
-        u64::from(self.tag) << 48 | u64::from(self.free) << 24 | u64::from(self.top)
+        self.tag << 24 | u64::from(self.top)
     }
 
     fn of(word: u64) -> Head {
-        let low = |word: u64| (word & 0xff_ffff) as u32;
-        Head { tag: (word >> 48) as u16, free: low(word >> 24), top: low(word) }
+        Head { tag: word >> 24, top: (word & 0xff_ffff) as u32 }
+    }
+}
+
+/// What is known of a number that is on the stack.
+#[derive(Clone, Copy)]
+struct Link {
+    /// The number below it.
+    below: u32,
+    /// How many there are, it and those below it.
+    free: u32,
+}
+
+impl Link {
+    fn word(self) -> u64 {
+        u64::from(self.free) << 32 | u64::from(self.below)
+    }
+
+    fn of(word: u64) -> Link {
+        Link { below: word as u32, free: (word >> 32) as u32 }
     }
 }
 
@@ -52,25 +74,38 @@ impl FreeList {
     /// All numbers below `capacity`, at most [`MOST`], the lowest on top.
     pub(crate) fn new(capacity: u32) -> FreeList {
         let capacity = capacity.min(MOST);
-        let below = (1..=capacity).map(|n| AtomicU32::new(if n == capacity { NONE } else { n }));
+        let link = |number: u32| {
+            let below = if number + 1 == capacity { NONE } else { number + 1 };
+            AtomicU64::new(Link { below, free: capacity - number }.word())
+        };
         let top = if capacity == 0 { NONE } else { 0 };
         FreeList {
-            head: AtomicU64::new(Head { tag: 0, free: capacity, top }.word()),
-            below: below.collect(),
+            head: AtomicU64::new(Head { tag: 0, top }.word()),
+            links: (0..capacity).map(link).collect(),
             out: AtomicIsize::new(0),
         }
     }
 
     /// How many there are.
     pub(crate) fn free(&self) -> u32 {
-        Head::of(self.head.load(Ordering::Relaxed)).free
+        self.free_from(self.head.load(Ordering::Acquire))
+    }
+
+    /// How many there are when the head is this word, which was loaded with acquire: what its top's link
+    /// says, or said later, and then the head is another.
+    #[inline]
+    fn free_from(&self, word: u64) -> u32 {
+        match Head::of(word).top {
+            NONE => 0,
+            top => Link::of(self.links[top as usize].load(Ordering::Relaxed)).free,
+        }
     }
 
     /// Takes one. What its last owner did to it happened before.
     #[inline]
     pub(crate) fn take(&self) -> Option<u32> {
         // Acquire, here and when the exchange fails: pairs with the release of who gave the top back,
-        // so that what is below it, and what its owner did, is seen.
+        // so that its link, and what its owner did, is seen.
         let mut word = self.head.load(Ordering::Acquire);
         loop {
             let head = Head::of(word);
@@ -78,8 +113,9 @@ impl FreeList {
             if head.top == NONE {
                 return None;
             }
-            let below = self.below[head.top as usize].load(Ordering::Relaxed);
-            let next = Head { tag: head.tag.wrapping_add(1), free: head.free - 1, top: below };
+            let link = Link::of(self.links[head.top as usize].load(Ordering::Relaxed));
+            // Giving back moves the tag on, and without that no number comes to the top again.
+            let next = Head { tag: head.tag, top: link.below };
             match self.head.compare_exchange_weak(
                 word,
                 next.word(),
@@ -96,20 +132,22 @@ impl FreeList {
     /// that was done to any of them happened before.
     #[inline]
     pub(crate) fn give(&self, number: u32) -> bool {
-        let mut word = self.head.load(Ordering::Relaxed);
+        // Acquire, here and when the exchange fails: the link of the top is read.
+        let mut word = self.head.load(Ordering::Acquire);
         loop {
             if word == CLOSED {
                 return self.out.fetch_sub(1, Ordering::AcqRel) == 1;
             }
             let head = Head::of(word);
-            self.below[number as usize].store(head.top, Ordering::Relaxed);
-            let next = Head { tag: head.tag.wrapping_add(1), free: head.free + 1, top: number };
+            let link = Link { below: head.top, free: self.free_from(word) + 1 };
+            self.links[number as usize].store(link.word(), Ordering::Relaxed);
+            let next = Head { tag: (head.tag + 1) % TAGS, top: number };
             // Release: what was done to the buffer is seen by who takes it.
             match self.head.compare_exchange_weak(
                 word,
                 next.word(),
                 Ordering::Release,
-                Ordering::Relaxed,
+                Ordering::Acquire,
             ) {
                 Ok(_) => return false,
                 Err(now) => word = now,
@@ -119,9 +157,10 @@ impl FreeList {
 
     /// Ends taking, once. True when none is out; as for [`give`](FreeList::give).
     pub(crate) fn close(&self) -> bool {
-        // Acquire: sees what was done to those that were given back.
-        let free = Head::of(self.head.swap(CLOSED, Ordering::AcqRel)).free;
-        let out = (self.below.len() - free as usize) as isize;
+        // Acquire: sees what was done to those that were given back. Nobody takes or gives there any more,
+        // so that the link of the top stays.
+        let free = self.free_from(self.head.swap(CLOSED, Ordering::AcqRel));
+        let out = (self.links.len() - free as usize) as isize;
         self.out.fetch_add(out, Ordering::AcqRel) + out == 0
     }
 }
@@ -144,6 +183,33 @@ mod tests {
         assert!(!list.give(0));
         assert!(!list.give(2));
         assert!(list.give(1), "the last");
+    }
+
+    /// A thread that was stopped between its two looks at the head: however the others have taken and given
+    /// meanwhile, the same number on top and as many free, the head is another word.
+    #[test]
+    fn the_head_is_never_the_same_again() {
+        let list = FreeList::new(3);
+        let before = list.head.load(Ordering::Relaxed);
+        for _ in 0..100_000 {
+            let taken = [list.take(), list.take()].map(|number| number.expect("there are three"));
+            // The second of them on top would be taken by who was stopped, and is out again.
+            list.give(taken[1]);
+            list.give(taken[0]);
+            assert_eq!((list.free(), Head::of(list.head.load(Ordering::Relaxed)).top), (3, 0));
+            assert_ne!(list.head.load(Ordering::Relaxed), before);
+        }
+    }
+
+    #[test]
+    fn a_tag_at_its_end_begins_anew() {
+        let list = FreeList::new(2);
+        let number = list.take().expect("one");
+        let top = Head::of(list.head.load(Ordering::Relaxed)).top;
+        list.head.store(Head { tag: TAGS - 1, top }.word(), Ordering::Relaxed);
+        assert!(!list.give(number));
+        assert_eq!((list.free(), list.take(), list.take()), (2, Some(number), Some(1)));
+        assert_eq!(list.take(), None);
     }
 
     #[test]
@@ -195,6 +261,7 @@ mod models {
     use loom::thread;
 
     use super::*;
+    use crate::sync::AtomicU32;
 
     /// Two threads take and give back while the third does: nobody has what another has.
     #[test]

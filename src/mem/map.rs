@@ -62,7 +62,10 @@ impl Mapping {
                 return Ok(mapping);
             }
         }
-        let page = rustix::param::page_size();
+        // Not rustix's, which reads the vDSO: valgrind takes that away.
+        // SAFETY: it takes a number and gives one.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page = usize::try_from(page).unwrap_or(4096).max(1);
         let mut mapping = Mapping::with(bytes, page, MapFlags::empty(), PageSize::Base)?;
         if huge && mapping.len >= HUGE {
             // SAFETY: the whole of our own mapping; the advice changes no content.

@@ -382,7 +382,7 @@ impl From<BatchError<'_>> for Error {
 impl Refused<'_> {
     /// The caller's own number.
     pub fn wr_id(&self) -> u64 {
-        self.claimed.entry.wr_id
+        self.claimed.wr_id()
     }
 
     /// The next piece of its memory.

@@ -171,10 +171,10 @@ impl<S> QueuePair<S> {
     pub fn finish(mut self, timeout: Duration) -> usize {
         // In an error state already, or the device gone: then that is what flushes.
         let _ = self.core.close();
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         loop {
             let left = self.send.in_flight() + self.recv.in_flight();
-            if left == 0 || Instant::now() >= deadline {
+            if left == 0 || is_over(deadline) {
                 return left as usize;
             }
             std::thread::sleep(Duration::from_micros(100));
@@ -195,9 +195,9 @@ impl<S> QueuePair<S> {
         mut each: impl FnMut(Completion<'_>),
     ) -> Result<()> {
         let _ = self.core.close();
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
         let mut outcome = Ok(());
-        while self.send.in_flight() + self.recv.in_flight() != 0 && Instant::now() < deadline {
+        while self.send.in_flight() + self.recv.in_flight() != 0 && !is_over(deadline) {
             let mut came = false;
             for queue in queues.iter_mut() {
                 match queue.poll() {
@@ -221,7 +221,7 @@ impl<S> QueuePair<S> {
         drop(self);
         for queue in queues.iter_mut() {
             let is_ours = [&send_cq, &recv_cq].iter().any(|cq| Arc::ptr_eq(cq, queue.shared()));
-            // Until the device has nothing more: then what is left is given out.
+            // Until the device has nothing more of it: then what is left is given out.
             while is_ours && queue.has_dead() {
                 match queue.poll() {
                     Ok(mut drain) => {
@@ -244,6 +244,11 @@ impl<S> QueuePair<S> {
         let QueuePair { core, send, recv, psn, path, state: _ } = self;
         QueuePair { core, send, recv, psn, path, state: PhantomData }
     }
+}
+
+/// Whether the time is over; none has no end.
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
 
 /// States in which receives can be posted.

@@ -140,9 +140,10 @@ impl QueuePair<Init> {
     ///
     /// # Errors
     ///
-    /// [`Error::GidMoved`] when the row is not there any more; [`Error::Transition`], which names what is,
-    /// or may be, wrong; with the queue pair. If receives were posted, and the row moved, it is in the error
-    /// state, and they come back flushed.
+    /// [`Error::GidMoved`] when the row is not there any more, and when it moved after the queue pair had come to
+    /// RTR with it and receives were posted, which going back would lose: then the queue pair is closed, and
+    /// they come back flushed. [`Error::Transition`], which names what is, or may be, wrong. All with the
+    /// queue pair.
     #[doc(alias = "ibv_modify_qp")]
     pub fn ready_to_receive(
         mut self,
@@ -152,11 +153,11 @@ impl QueuePair<Init> {
         match self.try_rtr(remote, options) {
             Ok(()) => Ok(self.become_()),
             Err(error) => {
-                // Left in RTR by a row that moved.
-                if matches!(error, Error::GidMoved(_)) && self.state().ok() == Some(QpState::RTR) {
-                    return Err(Failed { error, queue_pair: self.become_::<Rtr>().again() });
+                // Left elsewhere by a row that moved, or could not be read, or by a reset halfway.
+                if self.core.state_now() == QpState::INIT {
+                    return Err(Failed { error, queue_pair: self });
                 }
-                Err(Failed { error, queue_pair: self })
+                Err(Failed { error, queue_pair: self.become_::<Rtr>().again() })
             }
         }
     }
@@ -186,13 +187,21 @@ impl QueuePair<Init> {
             return wrong(problem);
         }
         let mut attempts = 0;
-        let (_, source) = address.make(&context, |ah| {
+        let made = address.make(&context, |ah| {
             attempts += 1;
             if attempts > 1 {
                 self.bring_back()?;
             }
             self.core.to_rtr(remote, options, mtu, self.answers(options), ah)
-        })?;
+        });
+        let source = match (made, options.source()) {
+            (Ok((_, source)), _) => source,
+            // The row moved, and there is no way back to try the other: that is what to tell.
+            (Err(error @ Error::InUse { .. }), Some(row)) => {
+                return context.confirm_row(row).and(Err(error));
+            }
+            (Err(error), _) => return Err(error),
+        };
         let reads = options.reads.min(remote.reads.unwrap_or(u8::MAX));
         self.send.peer_access = remote.access;
         if let Some(path) = &mut self.path {
@@ -202,13 +211,11 @@ impl QueuePair<Init> {
         Ok(())
     }
 
-    /// From a state that was reached by mistake back to INIT. Receives that are posted would be lost.
+    /// From a state that was reached by mistake back to INIT. Receives that are posted would be lost; sends
+    /// there are none before RTS.
     fn bring_back(&mut self) -> Result<()> {
         if self.recv.in_flight() != 0 {
-            return Err(Error::InUse {
-                what: "the queue pair's first path",
-                by: "receives posted before",
-            });
+            return Err(Error::InUse { what: "the path of a queue pair", by: "receives" });
         }
         self.core.to_reset()?;
         self.path.map_or(Ok(()), |path| self.core.to_init(&path.init))

@@ -27,6 +27,7 @@ pub(crate) fn zero_or_minus_one(returned: c_int) -> Result<(), Errno> {
 ///
 /// Some providers return -1 and set errno where the man page has a positive number, and some
 /// return the number negated; both are understood.
+#[inline]
 pub(crate) fn zero_or_errno(returned: c_int) -> Result<(), Errno> {
     match returned {
         0 => Ok(()),

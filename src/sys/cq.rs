@@ -176,10 +176,11 @@ impl CqHandle {
                 None => -libc::EOPNOTSUPP,
             }
         };
-        // A provider says -1 or the errno negated, and sets errno or does not.
+        // A provider says -1, the errno negated, or -2, which of mlx4 and mlx5 is CQ_POLL_ERR and no errno;
+        // and sets errno or does not.
         match usize::try_from(returned) {
             Ok(count) => Ok(count.min(wcs.len())),
-            Err(_) if returned == -1 => Err(Errno::EIO),
+            Err(_) if returned >= -2 => Err(Errno::EIO),
             Err(_) => Err(Errno::from_raw(returned.saturating_neg())),
         }
     }

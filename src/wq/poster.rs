@@ -13,6 +13,7 @@ pub(crate) struct Poster {
     head: u32,
     /// All before were free when last looked at.
     tail: u32,
+    depth: u32,
     /// What the device refused and nobody has taken back yet: from here to `head`.
     refused: Option<u32>,
 }
@@ -20,8 +21,8 @@ pub(crate) struct Poster {
 impl Poster {
     /// The ring's first number is 0, and nothing was put there yet.
     pub(crate) fn new(ring: Arc<Ring>) -> Poster {
-        let head = ring.end();
-        Poster { ring, head, tail: head, refused: None }
+        let (head, depth) = (ring.end(), ring.depth());
+        Poster { ring, head, tail: head, depth, refused: None }
     }
 
     #[inline]
@@ -33,14 +34,19 @@ impl Poster {
     #[inline]
     pub(crate) fn has_room(&mut self, put: u32) -> bool {
         let in_flight = self.head.wrapping_sub(self.tail).wrapping_add(put);
-        in_flight < self.ring.depth() || self.look_for_room(put)
+        in_flight < self.depth || self.look_for_room(put)
     }
 
     fn look_for_room(&mut self, put: u32) -> bool {
+        self.tail = self.ring.free_to(self.tail);
+        if self.head.wrapping_sub(self.tail).wrapping_add(put) < self.depth {
+            return true;
+        }
+        // The poller tells it of those in order only, and not of those that were refused.
         while self.tail != self.head && self.ring.is_free(self.tail) {
             self.tail = self.tail.wrapping_add(1);
         }
-        self.head.wrapping_sub(self.tail).wrapping_add(put) < self.ring.depth()
+        self.head.wrapping_sub(self.tail).wrapping_add(put) < self.depth
     }
 
     /// How many are in flight, as far as can be known.

@@ -32,6 +32,8 @@ use crate::types::{Qpn, WcOpcode};
 /// See the module.
 pub(crate) struct Ring {
     slots: Box<[Slot]>,
+    /// One less than the number of slots, which is a power of two.
+    mask: u32,
     /// The second and further entries of each slot.
     more: Box<[AtomicPtr<u8>]>,
     more_each: usize,
@@ -41,6 +43,7 @@ pub(crate) struct Ring {
     /// The queue pair, once it is made.
     qpn: AtomicU32,
     written_by_poster: Poster,
+    written_by_poller: Poller,
 }
 
 /// On a cache line that the poller only reads.
@@ -48,6 +51,13 @@ pub(crate) struct Ring {
 struct Poster {
     reserved: AtomicU32,
     posted: AtomicU32,
+}
+
+/// On a cache line that the poster reads when the ring seems full.
+#[repr(align(64))]
+struct Poller {
+    /// All before are free, as long as they are finished in order; else somewhere behind.
+    free_to: AtomicU32,
 }
 
 struct Slot {
@@ -58,37 +68,43 @@ struct Slot {
     wr_id: AtomicU64,
 }
 
-/// The state of a slot: the sequence number in the low half, whether it is free, in flight or claimed in
-/// the two bits above, and the kind of the entry above those.
+/// The state of a slot: the sequence number in the upper half; in the lower the kind of the entry, and in
+/// its two lowest bits whether the slot is free, in flight or claimed.
 mod state {
     use super::Entry;
 
-    const FREE: u64 = 0 << 32;
-    const IN_FLIGHT: u64 = 1 << 32;
-    const CLAIMED: u64 = 2 << 32;
-    const WHICH: u64 = 3 << 32;
+    const WHICH: u64 = 3;
+    const FREE: u64 = 0;
+    const IN_FLIGHT: u64 = 1;
+    const CLAIMED: u64 = 2;
 
     pub(super) const NEW: u64 = FREE;
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn in_flight(sequence: u32, entry: Entry) -> u64 {
-        u64::from(entry.kind()) << 34 | IN_FLIGHT | u64::from(sequence)
+        u64::from(sequence) << 32 | u64::from(entry.kind()) << 2 | IN_FLIGHT
+    }
+
+    #[inline(always)]
+    pub(super) fn is_of(state: u64, sequence: u32) -> bool {
+        (state >> 32) as u32 == sequence
     }
 
     /// Whether this work request is in flight in it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has(state: u64, sequence: u32) -> bool {
-        state & (WHICH | 0xffff_ffff) == IN_FLIGHT | u64::from(sequence)
+        is_of(state, sequence) && state & WHICH == IN_FLIGHT
     }
 
-    #[inline]
+    /// Of one in flight.
+    #[inline(always)]
     pub(super) fn claimed(state: u64) -> u64 {
-        state & !WHICH | CLAIMED
+        state ^ (IN_FLIGHT | CLAIMED)
     }
 
     #[inline]
     pub(super) fn is_claimed(state: u64, sequence: u32) -> bool {
-        state & (WHICH | 0xffff_ffff) == CLAIMED | u64::from(sequence)
+        is_of(state, sequence) && state & WHICH == CLAIMED
     }
 
     #[inline]
@@ -96,9 +112,9 @@ mod state {
         state & WHICH == FREE
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn kind(state: u64) -> u32 {
-        (state >> 34) as u32
+        state as u32 >> 2
     }
 }
 
@@ -119,16 +135,6 @@ impl Entry {
     fn kind(self) -> u32 {
         self.opcode.raw() & 0xff | u32::from(self.pieces) << 8 | u32::from(self.internal) << 16
     }
-
-    #[inline]
-    fn of(wr_id: u64, kind: u32) -> Entry {
-        Entry {
-            wr_id,
-            opcode: WcOpcode::from_raw(kind & 0xff),
-            pieces: (kind >> 8) as u8,
-            internal: kind >> 16 != 0,
-        }
-    }
 }
 
 impl Ring {
@@ -144,6 +150,7 @@ impl Ring {
         };
         Ring {
             slots: (0..len).map(slot).collect(),
+            mask: (len - 1) as u32,
             more: (0..len * more_each).map(|_| AtomicPtr::new(null_mut())).collect(),
             more_each,
             base: WrId { owner, generation, sequence: 0 }.word(),
@@ -153,6 +160,7 @@ impl Ring {
                 reserved: AtomicU32::new(first),
                 posted: AtomicU32::new(first),
             },
+            written_by_poller: Poller { free_to: AtomicU32::new(first) },
         }
     }
 
@@ -184,15 +192,15 @@ impl Ring {
         self.base | u64::from(sequence)
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&self, sequence: u32) -> &Slot {
-        // The length is a power of two, so that this is in bounds and the compiler knows it.
-        &self.slots[sequence as usize & (self.slots.len() - 1)]
+        // SAFETY: the mask is one less than the number of slots.
+        unsafe { self.slots.get_unchecked((sequence & self.mask) as usize) }
     }
 
     #[inline]
     fn more(&self, sequence: u32) -> &[AtomicPtr<u8>] {
-        let at = (sequence as usize & (self.slots.len() - 1)) * self.more_each;
+        let at = (sequence & self.mask) as usize * self.more_each;
         &self.more[at..at + self.more_each]
     }
 
@@ -202,6 +210,13 @@ impl Ring {
     #[inline]
     pub(crate) fn is_free(&self, sequence: u32) -> bool {
         state::is_free(self.slot(sequence).state.load(Ordering::Acquire))
+    }
+
+    /// All before this one are free, those that were tried after `since`; there may be more.
+    #[inline]
+    pub(crate) fn free_to(&self, since: u32) -> u32 {
+        let free_to = self.written_by_poller.free_to.load(Ordering::Acquire);
+        if (free_to.wrapping_sub(since) as i32) < 0 { since } else { free_to }
     }
 
     /// Fills the slot, which must be free: what is in one that is not is lost.
@@ -234,7 +249,9 @@ impl Ring {
     /// Claims back what the device refused, before [`posted`](Ring::posted); `None` when a completion of
     /// it came all the same.
     pub(crate) fn take_back(&self, sequence: u32) -> Option<Claimed<'_>> {
-        self.exchange(sequence)
+        let mut claimed = self.exchange(sequence)?;
+        claimed.kind |= BY_POSTER;
+        Some(claimed)
     }
 
     // What the poller does.
@@ -284,7 +301,7 @@ impl Ring {
     /// # Safety
     ///
     /// One thread at a time claims from a ring, and only one claim of it is unfinished.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn claim(&self, sequence: u32) -> Option<Claimed<'_>> {
         let posted = self.written_by_poster.posted.load(Ordering::Acquire);
         // Less than half of all numbers back from `posted`.
@@ -298,8 +315,7 @@ impl Ring {
         }
         // Posted, and so not to be claimed back, nor its slot filled before it is free.
         slot.state.store(state::claimed(state), Ordering::Relaxed);
-        // SAFETY: claimed by us, just now.
-        Some(unsafe { self.claimed(slot, sequence, state) })
+        Some(Claimed { ring: self, sequence, kind: state::kind(state), next: 0 })
     }
 
     /// The same for what the post has not returned from.
@@ -324,26 +340,25 @@ impl Ring {
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
-        // SAFETY: claimed by us, just now.
-        done.is_ok().then(|| unsafe { self.claimed(slot, sequence, state) })
+        done.is_ok().then(|| Claimed { ring: self, sequence, kind: state::kind(state), next: 0 })
     }
 
+    /// Frees all slots whose claims were forgotten.
+    ///
     /// # Safety
     ///
-    /// The caller has brought the slot from in flight to claimed, and calls this once.
-    #[inline]
-    unsafe fn claimed(&self, slot: &Slot, sequence: u32, state: u64) -> Claimed<'_> {
-        let entry = Entry::of(slot.wr_id.load(Ordering::Relaxed), state::kind(state));
-        // SAFETY: it was put by `into_raw`, and is the caller's.
-        let first = unsafe { Held::from_raw(slot.held.load(Ordering::Relaxed)) };
-        Claimed { ring: self, sequence, entry, first, next: 1 }
+    /// No claim of the poller's is unfinished, but those that were forgotten.
+    #[cold]
+    pub(crate) unsafe fn finish_all_forgotten(&self) {
+        let end = self.end();
+        (1..=self.slots.len() as u32)
+            .for_each(|back| self.finish_forgotten(end.wrapping_sub(back)));
     }
 
     /// Frees the slot of a claim that was forgotten (`mem::forget`); nothing for one that was dropped.
-    #[inline]
-    pub(crate) fn finish_forgotten(&self, sequence: u32) {
+    fn finish_forgotten(&self, sequence: u32) {
         if state::is_claimed(self.slot(sequence).state.load(Ordering::Relaxed), sequence) {
-            self.finish(sequence);
+            self.finish_polled(sequence);
         }
     }
 
@@ -353,35 +368,90 @@ impl Ring {
         // Release: what was in it is out.
         self.slot(sequence).state.store(state::NEW, Ordering::Release);
     }
+
+    /// The same by the poller, who also tells how far all are free.
+    #[inline]
+    fn finish_polled(&self, sequence: u32) {
+        self.finish(sequence);
+        let free_to = &self.written_by_poller.free_to;
+        if free_to.load(Ordering::Relaxed) == sequence {
+            // Release: as for the slot.
+            free_to.store(sequence.wrapping_add(1), Ordering::Release);
+        } else {
+            self.look_how_far_all_are_free();
+        }
+    }
+
+    /// After one that was finished out of order, or behind one that was refused.
+    #[cold]
+    fn look_how_far_all_are_free(&self) {
+        let posted = self.written_by_poster.posted.load(Ordering::Acquire);
+        let free_to = &self.written_by_poller.free_to;
+        let mut at = self.first_possible(free_to.load(Ordering::Relaxed), posted);
+        while at != posted {
+            let state = self.slot(at).state.load(Ordering::Relaxed);
+            if state::is_of(state, at) && !state::is_free(state) {
+                break;
+            }
+            at = at.wrapping_add(1);
+        }
+        // Release: those that are free were freed by this thread, or by the poster itself.
+        free_to.store(at, Ordering::Release);
+    }
 }
 
-/// A work request that was taken out of its table. Dropping it drops what is left of its memory, and
-/// frees the slot. Forgetting it leaks the memory.
+/// A claim of the poster's, among the bits of its kind.
+const BY_POSTER: u32 = 1 << 24;
+/// An entry of the library's own.
+const INTERNAL: u32 = 1 << 16;
+
+/// A work request that was taken out of its table, whose memory is in the slot still. Dropping it drops
+/// what is left of the memory, and frees the slot. Forgetting it leaks the memory.
 pub(crate) struct Claimed<'a> {
     ring: &'a Ring,
     sequence: u32,
-    pub(crate) entry: Entry,
-    first: Option<Held>,
-    /// The further piece that is next.
-    next: usize,
+    kind: u32,
+    /// The piece of memory that is next.
+    next: u32,
 }
 
 impl Claimed<'_> {
+    /// The caller's own number.
+    #[inline]
+    pub(crate) fn wr_id(&self) -> u64 {
+        self.ring.slot(self.sequence).wr_id.load(Ordering::Relaxed)
+    }
+
+    /// What it was.
+    #[inline]
+    pub(crate) fn opcode(&self) -> WcOpcode {
+        WcOpcode::from_raw(self.kind & 0xff)
+    }
+
+    /// Whether it is the library's own, not to be shown.
+    #[inline]
+    pub(crate) fn is_internal(&self) -> bool {
+        self.kind & INTERNAL != 0
+    }
+
+    /// The queue pair.
+    #[inline]
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.ring.qpn()
+    }
+
     /// The next piece of its memory, in the order they were posted.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Held> {
-        if let Some(held) = self.first.take() {
-            return Some(held);
-        }
-        if self.next >= usize::from(self.entry.pieces) {
+        let piece = self.next;
+        if piece >= self.kind >> 8 & 0xff {
             return None;
         }
-        self.take_more()
-    }
-
-    fn take_more(&mut self) -> Option<Held> {
-        let raw = self.ring.more(self.sequence).get(self.next - 1)?.load(Ordering::Relaxed);
-        self.next += 1;
+        self.next = piece + 1;
+        let raw = match piece {
+            0 => self.ring.slot(self.sequence).held.load(Ordering::Relaxed),
+            piece => self.ring.more(self.sequence).get(piece as usize - 1)?.load(Ordering::Relaxed),
+        };
         // SAFETY: it was put by `into_raw`, and belongs to who claimed the slot; it is read once, for
         // the next one is another, and the slot is filled again before it is claimed again.
         unsafe { Held::from_raw(raw) }
@@ -392,7 +462,11 @@ impl Drop for Claimed<'_> {
     #[inline]
     fn drop(&mut self) {
         while self.take().is_some() {}
-        self.ring.finish(self.sequence);
+        if self.kind & BY_POSTER != 0 {
+            self.ring.finish(self.sequence);
+        } else {
+            self.ring.finish_polled(self.sequence);
+        }
     }
 }
 

@@ -34,7 +34,7 @@ fn refused_and_completed() {
         ring.put_more(0, 1, Held::nothing());
         ring.reserve(1);
         let mine = ring.take_back(0).map_or(0, |claimed| {
-            assert_eq!(claimed.entry.wr_id, 7);
+            assert_eq!(claimed.wr_id(), 7);
             take_all(claimed)
         });
         ring.posted(1);
@@ -58,7 +58,7 @@ fn completed_early_and_used_again() {
                 for sequence in [0, 0, 1] {
                     // SAFETY: this thread alone claims.
                     if let Some(claimed) = unsafe { ring.claim(sequence) } {
-                        assert_eq!(claimed.entry.wr_id, u64::from(sequence) + 10);
+                        assert_eq!(claimed.wr_id(), u64::from(sequence) + 10);
                         seen.push((sequence, take_all(claimed)));
                     }
                 }

@@ -6,7 +6,7 @@ fn entry(wr_id: u64) -> Entry {
 
 fn claim(ring: &Ring, sequence: u32) -> Option<u64> {
     // SAFETY: one thread, and the claim ends here.
-    unsafe { ring.claim(sequence) }.map(|claimed| claimed.entry.wr_id)
+    unsafe { ring.claim(sequence) }.map(|claimed| claimed.wr_id())
 }
 
 fn post(ring: &Ring, sequence: u32) {
@@ -50,7 +50,7 @@ fn what_is_taken_back_is_not_claimed() {
     ring.put_more(0, 2, Held::nothing());
     ring.reserve(1);
     let mut back = ring.take_back(0).expect("it is there");
-    assert_eq!((back.entry.wr_id, back.entry.pieces), (5, 3));
+    assert_eq!((back.wr_id(), back.opcode()), (5, WcOpcode::RECV));
     assert!(ring.take_back(0).is_none());
     assert_eq!(std::iter::from_fn(|| back.take()).count(), 3);
     assert!(!ring.is_free(0), "not before it is finished");
@@ -81,20 +81,33 @@ fn a_claim_that_is_forgotten() {
     // SAFETY: one thread, one claim.
     std::mem::forget(unsafe { ring.claim(0) });
     assert!(!ring.is_free(0));
-    ring.finish_forgotten(0);
+    // SAFETY: none but the forgotten one.
+    unsafe { ring.finish_all_forgotten() };
     assert!(ring.is_free(0));
     post(&ring, 1);
-    ring.finish_forgotten(0);
+    // SAFETY: none at all.
+    unsafe { ring.finish_all_forgotten() };
     assert_eq!(claim(&ring, 1), Some(1), "another's is left alone");
 }
 
 #[test]
 fn entries_are_as_they_were_put() {
-    for entry in [
-        Entry { wr_id: u64::MAX, opcode: WcOpcode::FETCH_ADD, pieces: 255, internal: true },
+    let ring = Ring::new(0, 0, 1, 1, 0);
+    for (sequence, entry) in [
+        Entry { wr_id: u64::MAX, opcode: WcOpcode::FETCH_ADD, pieces: 1, internal: true },
         Entry { wr_id: 0, opcode: WcOpcode::RECV_RDMA_WITH_IMM, pieces: 1, internal: false },
-    ] {
-        assert_eq!(Entry::of(entry.wr_id, entry.kind()), entry);
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let sequence = sequence as u32;
+        ring.put(sequence, entry, Held::nothing());
+        ring.reserve(sequence + 1);
+        ring.posted(sequence + 1);
+        // SAFETY: one thread, one claim.
+        let claimed = unsafe { ring.claim(sequence) }.expect("it is in flight");
+        let read = (claimed.wr_id(), claimed.opcode(), claimed.is_internal());
+        assert_eq!(read, (entry.wr_id, entry.opcode, entry.internal));
     }
 }
 
