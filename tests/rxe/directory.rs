@@ -10,7 +10,7 @@ use rdma_verbs::{
     Criterion, Error, GidDirectory, GidQuery, Locality, PortNum, TableSource, Verdict,
 };
 
-use super::rig::{Rig, alone, ip, run, wait_until};
+use super::rig::{Rig, add_namespace, alone, ip, run, wait_until};
 
 fn address(rig: &Rig, host: u8) -> IpAddr {
     Ipv4Addr::new(198, 18, rig.number(), host).into()
@@ -179,7 +179,7 @@ fn rows_of_another_namespace_are_foreign() {
     let rig = Rig::within_alone();
     let directory = GidDirectory::open().expect("a directory");
     let (namespace, macvlan) = (format!("ns{}", rig.number()), format!("m{}", rig.number()));
-    ip(&["netns", "add", &namespace]);
+    add_namespace(&namespace);
     ip(&["link", "add", &macvlan, "link", &rig.netdev, "type", "macvlan"]);
     ip(&["link", "set", &macvlan, "netns", &namespace]);
     let foreign = address(&rig, 250);

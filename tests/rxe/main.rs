@@ -30,13 +30,16 @@ mod types {
 mod absence;
 mod bad_input;
 mod changes;
+mod channel;
 mod connect;
 mod connect_hostile;
 mod connect_many;
 mod context;
 mod devinfo;
 mod directory;
+mod limits;
 mod pair;
+mod path;
 mod permission;
 mod pingpong;
 mod raw;
@@ -45,8 +48,10 @@ mod resolve;
 mod resolve_changes;
 mod rig;
 mod seam;
+mod seed;
 mod storm;
 mod tables;
+mod teardown;
 
 /// What `gids` prints with these arguments.
 fn gids_output(arguments: &[&str]) -> Result<String, String> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use rdma_verbs::GidDirectory;
 
-use super::rig::{ip, ip_batch, run, wait_until};
+use super::rig::{add_namespace, ip, ip_batch, run, wait_until};
 
 /// A veth pair: the near end here, with an rxe device, the far end in a network namespace of its own.
 pub(crate) struct Pair {
@@ -39,7 +39,7 @@ impl Pair {
             number,
         };
         let (near, far) = (&*pair.near, &*pair.far);
-        ip(&["netns", "add", &pair.namespace]);
+        add_namespace(&pair.namespace);
         ip_batch(&format!(
             "link add {near} type veth peer name {far}\n\
              link set {far} address {} netns {}\n\

@@ -68,6 +68,7 @@ struct QpAttr {
     rate_limit: u32,
 }
 
+#[allow(clashing_extern_declarations)] // the crate has its own
 unsafe extern "C" {
     fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
     fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use rdma_verbs::wr::{CompareSwap, FetchAdd, Inline, Read, Receive, Send, Write};
 use rdma_verbs::{
-    Buffer, CompletionQueue, ConnectOptions, Context, Exposed, GidEntry, InitOptions, Memory, Pool,
-    ProtectionDomain, QueuePair, RemoteAccess, Rts, WcOpcode, WcStatus,
+    Buffer, Completion, CompletionQueue, ConnectOptions, Context, Exposed, GidEntry, Init,
+    InitOptions, Memory, Pool, ProtectionDomain, QueuePair, RemoteAccess, Rts, WcOpcode, WcStatus,
 };
 
 use super::rig::Rig;
@@ -22,6 +22,51 @@ pub(crate) fn row(rig: &Rig, context: &Context) -> GidEntry {
     *snapshot.rows().iter().find(|row| row.ipv4().is_some()).expect("the address is there")
 }
 
+/// What the queue pairs of a test are made on: one device, opened, and a row to send from.
+pub(crate) struct Ground {
+    pub(crate) context: Context,
+    pub(crate) row: GidEntry,
+    pub(crate) pd: ProtectionDomain,
+}
+
+impl Ground {
+    pub(crate) fn new(rig: &Rig) -> Ground {
+        let context = rig.open();
+        let row = row(rig, &context);
+        let pd = ProtectionDomain::new(&context).expect("a PD");
+        Ground { context, row, pd }
+    }
+
+    pub(crate) fn cq(&self, size: u32) -> CompletionQueue {
+        CompletionQueue::new(&self.context, size).expect("a CQ")
+    }
+
+    pub(crate) fn options(&self) -> ConnectOptions {
+        ConnectOptions::new(&self.row).reads(4).answers(4)
+    }
+
+    /// In INIT, of this depth on either queue; its peer may do everything.
+    pub(crate) fn queue_pair(&self, cq: &CompletionQueue, depth: u32) -> QueuePair<Init> {
+        let builder = QueuePair::rc(&self.pd, cq, cq).send_depth(depth).recv_depth(depth);
+        let made = builder.max_send_sge(4).max_recv_sge(4).max_inline(64).build();
+        let init = InitOptions::new(self.row.port()).access(everything());
+        made.expect("a queue pair").init(&init).expect("to INIT")
+    }
+}
+
+/// Connects two queue pairs of one device to each other.
+pub(crate) fn join(
+    a: QueuePair<Init>,
+    b: QueuePair<Init>,
+    options: &ConnectOptions,
+) -> (QueuePair<Rts>, QueuePair<Rts>) {
+    let at_a = a.endpoint(options).expect("an address");
+    let at_b = b.endpoint(options).expect("an address");
+    let a = a.connect(&at_b, options).expect("connected");
+    let b = b.connect(&at_a, options).expect("connected");
+    (a, b)
+}
+
 /// Two queue pairs of one device, connected to each other, and what they complete on.
 pub(crate) struct Pair {
     pub(crate) a: QueuePair<Rts>,
@@ -33,24 +78,12 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(rig: &Rig) -> Pair {
-        let context = rig.open();
-        let row = row(rig, &context);
-        let pd = ProtectionDomain::new(&context).expect("a PD");
-        let cq = CompletionQueue::new(&context, 256).expect("a CQ");
-        let pool = Pool::new(&pd, 4096, 64).expect("a pool");
-        let make = || {
-            let builder = QueuePair::rc(&pd, &cq, &cq).send_depth(16).recv_depth(16);
-            let made = builder.max_send_sge(4).max_recv_sge(4).max_inline(64).build();
-            let init = InitOptions::new(row.port()).access(everything());
-            made.expect("a queue pair").init(&init).expect("to INIT")
-        };
-        let (a, b) = (make(), make());
-        let options = ConnectOptions::new(&row).reads(4).answers(4);
-        let (at_a, at_b) =
-            (a.endpoint(&options).expect("an address"), b.endpoint(&options).expect("an address"));
-        let a = a.connect(&at_b, &options).expect("connected");
-        let b = b.connect(&at_a, &options).expect("connected");
-        Pair { a, b, cq, pool, pd }
+        let ground = Ground::new(rig);
+        let cq = ground.cq(256);
+        let pool = Pool::new(&ground.pd, 4096, 64).expect("a pool");
+        let (a, b) = (ground.queue_pair(&cq, 16), ground.queue_pair(&cq, 16));
+        let (a, b) = join(a, b, &ground.options());
+        Pair { a, b, cq, pool, pd: ground.pd }
     }
 
     pub(crate) fn filled(&self, text: &[u8]) -> Buffer {
@@ -72,30 +105,41 @@ pub(crate) struct Seen {
     pub(crate) memory: Vec<Memory>,
 }
 
+impl Seen {
+    pub(crate) fn of(mut completion: Completion<'_>) -> Seen {
+        Seen {
+            wr_id: completion.wr_id(),
+            opcode: completion.opcode(),
+            status: completion.status(),
+            imm: completion.imm(),
+            byte_len: completion.byte_len(),
+            silent: completion.is_silent(),
+            memory: std::iter::from_fn(|| completion.take()).collect(),
+        }
+    }
+}
+
+/// What can be seen now; does not wait.
+pub(crate) fn polled(cq: &mut CompletionQueue, seen: &mut Vec<Seen>) {
+    let mut drain = cq.poll().expect("the queue can be polled");
+    while let Some(completion) = drain.next() {
+        seen.push(Seen::of(completion));
+    }
+}
+
 /// Polls until so many completions came.
 pub(crate) fn completions(cq: &mut CompletionQueue, count: usize) -> Vec<Seen> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut seen = Vec::new();
     while seen.len() < count {
         assert!(Instant::now() < deadline, "{count} completions, but there are {seen:?}");
-        let mut drain = cq.poll().expect("the queue can be polled");
-        while let Some(mut completion) = drain.next() {
-            seen.push(Seen {
-                wr_id: completion.wr_id(),
-                opcode: completion.opcode(),
-                status: completion.status(),
-                imm: completion.imm(),
-                byte_len: completion.byte_len(),
-                silent: completion.is_silent(),
-                memory: std::iter::from_fn(|| completion.take()).collect(),
-            });
-        }
+        polled(cq, &mut seen);
     }
     seen.sort_by_key(|seen| seen.wr_id);
     seen
 }
 
-fn bytes(memory: &Memory) -> &[u8] {
+pub(crate) fn bytes(memory: &Memory) -> &[u8] {
     match memory {
         Memory::Buffer(buffer) => buffer,
         Memory::Shared(buffer) => buffer,
@@ -156,7 +200,7 @@ fn memory_of_the_peer() {
     let text = pair.filled(b"written");
     let mut into = pair.pool.take().expect("a buffer");
     into.set_len(7).expect("it fits");
-    let mut word = || {
+    let word = || {
         let mut buffer = pair.pool.take().expect("a buffer");
         buffer.set_len(8).expect("it fits");
         buffer

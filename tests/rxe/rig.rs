@@ -42,6 +42,15 @@ pub(crate) fn ip_batch(commands: &str) {
     assert!(status.success(), "ip -batch: {status}");
 }
 
+/// Makes a network namespace. The kernel fails to, with ENODEV, while an RDMA device is going: another
+/// test's.
+pub(crate) fn add_namespace(name: &str) {
+    wait_until("there is a namespace", || {
+        let added = Command::new("/bin/ip").args(["netns", "add", name]).output();
+        added.expect("/bin/ip").status.success()
+    });
+}
+
 /// Waits until the condition holds; fails after 20 s.
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
