@@ -235,11 +235,21 @@ impl Listener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (socket, address) = match net::acceptfrom_with(&self.listener, flags) {
             Ok(taken) => taken,
+            // Nobody, or one whose connection failed before it was taken: Linux tells that here.
             Err(
-                errno @ (Io::MFILE | Io::NFILE | Io::NOBUFS | Io::NOMEM | Io::BADF | Io::INVAL),
-            ) => return Err(host("accept4")(errno)),
-            // Nobody, or a connection that failed before it was taken.
-            Err(_) => return Ok(None),
+                Io::AGAIN
+                | Io::INTR
+                | Io::CONNABORTED
+                | Io::PROTO
+                | Io::NOPROTOOPT
+                | Io::NETDOWN
+                | Io::NETUNREACH
+                | Io::HOSTDOWN
+                | Io::HOSTUNREACH
+                | Io::OPNOTSUPP
+                | Io::NONET,
+            ) => return Ok(None),
+            Err(errno) => return Err(host("accept4")(errno)),
         };
         let Some(address) = address.and_then(|address| SocketAddr::try_from(address).ok()) else {
             return Ok(None);
