@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::device::Device;
 use crate::error::{Errno, Error, Object, Result};
@@ -40,6 +40,15 @@ struct Inner {
     leaks: AtomicU64,
     /// Closed after all that was made on it.
     handle: Arc<ContextHandle>,
+}
+
+/// A context that others keep open, or not.
+pub(crate) struct WeakContext(Weak<Inner>);
+
+impl WeakContext {
+    pub(crate) fn upgrade(&self) -> Option<Context> {
+        self.0.upgrade().map(|inner| Context { inner })
+    }
 }
 
 impl Device {
@@ -183,6 +192,15 @@ impl Context {
         let pkeys = self.inner.pkeys.get().map_or(Ok(()), PKeyCache::catch_up);
         let count = drained?;
         gids.and(pkeys).map(|()| count)
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakContext {
+        WeakContext(Arc::downgrade(&self.inner))
+    }
+
+    /// Whether both are clones of one.
+    pub(crate) fn same(&self, other: &Context) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     pub(crate) fn handle(&self) -> &Arc<ContextHandle> {

@@ -39,6 +39,7 @@
 //! | a row to be what it was when you use it | [`Context::with_row`], [`GidMoved`] |
 //! | asynchronous events | [`Context::process_events`], [`Context::subscribe`], [`Event`] |
 //! | the path to a peer: source, device, port, GID, next hop | [`Resolver`], [`Destination`], [`Path`] |
+//! | to connect by IP address and port, as sockets do | [`cm`]: [`cm::EventChannel`], [`cm::Id`], [`cm::Listener`] |
 //! | this host's interfaces and addresses | [`HostNet`], [`NetSnapshot`] |
 //! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`], [`Subnet`] |
 //! | what went wrong | [`Error`], [`Errno`] |
@@ -64,6 +65,7 @@ struct Readme;
 
 mod ah;
 mod cache;
+pub mod cm;
 mod context;
 mod cq;
 mod device;
@@ -99,8 +101,8 @@ pub use directory::{
     Locality, TableSource, Watcher,
 };
 pub use error::{
-    AddressWithDevice, Errno, Error, GidMoved, NoDeviceForAddress, Object, Queue, Refusal, Result,
-    TransitionFault,
+    AddressWithDevice, CmFault, CmReason, Errno, Error, GidMoved, NoDeviceForAddress, Object,
+    Queue, Refusal, Result, TransitionFault,
 };
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
@@ -124,10 +126,10 @@ pub use qp::{
 pub use query::{Choice, Criterion, Explained, Explanation, GidQuery, Reason, Verdict};
 pub use resolve::{Destination, Path, Resolution, Resolver, ResolverStats};
 pub use types::{
-    AtomicCap, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid,
-    LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, ParseSubnetError,
-    ParseWantedError, PhysState, PortCaps, PortNum, PortState, Psn, QpState, Qpn, RKey,
-    RemoteAccess, Subnet, TransportType, Wanted, WcOpcode, WcStatus,
+    AtomicCap, CmEventType, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid,
+    IfName, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError,
+    ParseSubnetError, ParseWantedError, PhysState, PortCaps, PortNum, PortState, Psn, QpState, Qpn,
+    RKey, RejectReason, RemoteAccess, Subnet, TransportType, Wanted, WcOpcode, WcStatus,
 };
 
 /// Work requests: what is posted on a [`SendQueue`] or a [`RecvQueue`].
@@ -145,5 +147,7 @@ const _: fn() = || {
     any_thread::<(DeviceList, Device, Context, EventQueue, GidCache, PKeyCache)>();
     any_thread::<(GidDirectory, Watcher, DirectorySnapshot, GidQuery, Explanation)>();
     any_thread::<(Resolver, Resolution, Path)>();
+    any_thread::<(cm::EventChannel, cm::Id<cm::Idle>, cm::Step<cm::RouteResolved>, cm::Listener)>();
+    any_thread::<(cm::ConnectionRequest, cm::Connecting, cm::Accepting, cm::Connected)>();
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
 };

@@ -30,6 +30,7 @@ const LAYERS: &[&str] = &[
     "cq",
     "qp",
     "resolve",
+    "cm",
 ];
 
 fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {

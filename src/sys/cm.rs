@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::abi::{ibv_qp_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel};
 use super::cm_calls::Calls;
+pub(crate) use super::cm_calls::LIBRARY;
 use super::ops::Newer;
 use super::{calls, conv, socket};
 use crate::error::Errno;
@@ -140,7 +141,10 @@ impl CmChannel {
     /// Takes one event, if there is one (`rdma_get_cm_event`), shows it, and acknowledges it
     /// (`rdma_ack_cm_event`): the address that it names its id by is that id's until `show` returns. False
     /// when there is none.
-    pub(crate) fn next_event(self: &Arc<Self>, show: &mut dyn FnMut(CmEvent)) -> Result<bool, Errno> {
+    pub(crate) fn next_event(
+        self: &Arc<Self>,
+        show: &mut dyn FnMut(CmEvent),
+    ) -> Result<bool, Errno> {
         /// Acknowledges even if `show` panics: an event that is not would make its id's destruction wait
         /// for ever.
         struct Taken<'a>(NonNull<rdma_cm_event>, &'a Calls);
@@ -154,8 +158,7 @@ impl CmChannel {
         conv::preset_errno();
         // SAFETY: the channel lives; the pointer is written during the call only. No id of the channel
         // that has an event taken is destroyed before that is acknowledged.
-        let returned =
-            unsafe { (self.calls.rdma_get_cm_event)(self.channel.as_ptr(), &mut event) };
+        let returned = unsafe { (self.calls.rdma_get_cm_event)(self.channel.as_ptr(), &mut event) };
         match conv::zero_or_minus_one(returned) {
             Ok(()) => {}
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(false),
@@ -317,15 +320,17 @@ impl CmId {
         let mut to = socket::to_c(to);
         self.done(|calls, id| {
             // SAFETY: the id lives; the address is read during the call only, and no source may be NULL.
-            unsafe {
-                (calls.rdma_resolve_addr)(id, null_mut(), (&raw mut to).cast(), timeout_ms)
-            }
+            unsafe { (calls.rdma_resolve_addr)(id, null_mut(), (&raw mut to).cast(), timeout_ms) }
         })
     }
 
-    /// `rdma_resolve_route`. Only after its address is resolved.
-    pub(crate) fn resolve_route(&self, timeout_ms: i32) -> Result<(), Errno> {
-        // SAFETY: the id lives.
+    /// `rdma_resolve_route`.
+    ///
+    /// # Safety
+    ///
+    /// The id is bound to a device.
+    pub(crate) unsafe fn resolve_route(&self, timeout_ms: i32) -> Result<(), Errno> {
+        // SAFETY: the id lives and has a device, which the library looks into.
         self.done(|calls, id| unsafe { (calls.rdma_resolve_route)(id, timeout_ms) })
     }
 
@@ -382,9 +387,13 @@ impl CmId {
         self.done(|calls, id| unsafe { (calls.rdma_reject)(id, data, len) })
     }
 
-    /// `rdma_disconnect`.
-    pub(crate) fn disconnect(&self) -> Result<(), Errno> {
-        // SAFETY: the id lives.
+    /// `rdma_disconnect`, of one that is connected, or was.
+    ///
+    /// # Safety
+    ///
+    /// The id is bound to a device.
+    pub(crate) unsafe fn disconnect(&self) -> Result<(), Errno> {
+        // SAFETY: the id lives and has a device, which the library looks into.
         self.done(|calls, id| unsafe { (calls.rdma_disconnect)(id) })
     }
 
@@ -411,9 +420,7 @@ impl CmId {
         let mut value = value.to_ne_bytes();
         self.done(|calls, id| {
             // SAFETY: the id lives; so many bytes are read during the call only.
-            unsafe {
-                (calls.rdma_set_option)(id, LEVEL, number, value.as_mut_ptr().cast(), len)
-            }
+            unsafe { (calls.rdma_set_option)(id, LEVEL, number, value.as_mut_ptr().cast(), len) }
         })
     }
 

@@ -6,9 +6,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use super::abi::{
-    ibv_qp_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
-};
+use super::abi::{ibv_qp_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel};
 
 /// A table of function pointers, one of each name, and how it is filled. With rdma-sys the tests also
 /// have a function for each that calls through it, so that the compiler checks our list against the C

@@ -27,6 +27,7 @@ mod types {
 mod absence;
 mod bad_input;
 mod changes;
+mod cm;
 mod context;
 mod devinfo;
 mod directory;

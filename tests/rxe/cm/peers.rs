@@ -1,0 +1,1 @@
+//! Peers in C.
