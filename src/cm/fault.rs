@@ -44,7 +44,10 @@ pub(super) fn call(
     errno: Errno,
 ) -> Error {
     let failed = || fault(call, local, peer, CmReason::Failed(errno));
+    let of_a_state = matches!(call, "rdma_init_qp_attr" | "rdma_accept" | "rdma_establish");
     match (errno, local, peer) {
+        // The connection is not in a state any more where that could be asked.
+        (Errno::EINVAL, ..) if of_a_state => fault(call, local, peer, CmReason::Disconnected),
         (Errno::EADDRINUSE, ..) => fault(call, local, peer, CmReason::AddressInUse),
         (Errno::ENODEV | Errno::EADDRNOTAVAIL, Some(local), None) => {
             let ip = local.ip();

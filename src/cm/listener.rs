@@ -118,6 +118,11 @@ impl ConnectionRequest {
         self.core.context()
     }
 
+    /// The channel that it is on.
+    pub fn channel(&self) -> EventChannel {
+        EventChannel { inner: Arc::clone(&self.core.channel) }
+    }
+
     /// What the peer sent along, padded to [`MAX_IN_REQUEST`](super::MAX_IN_REQUEST) bytes.
     pub fn private_data(&self) -> &PrivateData {
         &self.data

@@ -13,7 +13,7 @@ use rdma_verbs::cm::{
 use rdma_verbs::wr::{Receive, Send};
 use rdma_verbs::{
     CmReason, CompletionQueue, Context, Error, Init, Pool, ProtectionDomain, QueuePair,
-    RejectReason, RemoteAccess, Reset,
+    RejectReason, RemoteAccess, Reset, WcOpcode,
 };
 
 use super::rig::Rig;
@@ -111,8 +111,8 @@ pub(crate) fn received(parts: &mut Parts) -> Vec<u8> {
         let mut drain = parts.cq.poll().expect("the queue can be polled");
         while let Some(completion) = drain.next() {
             completion.result().expect("it succeeded");
-            if let Some(buffer) = completion.into_buffer().filter(|buffer| !buffer.is_empty()) {
-                return buffer.to_vec();
+            if completion.opcode() == WcOpcode::RECV {
+                return completion.into_buffer().expect("a buffer").to_vec();
             }
         }
     }

@@ -12,6 +12,9 @@ mod devinfo_example;
 #[path = "../../examples/gids/main.rs"]
 #[allow(dead_code)] // its main
 mod gids_example;
+#[path = "../../examples/rping/main.rs"]
+#[allow(dead_code)] // its main
+mod rping_example;
 #[path = "../../src/sys/mod.rs"]
 #[allow(dead_code, unused_imports, unfulfilled_lint_expectations)]
 mod sys;

@@ -144,9 +144,10 @@ fn a_port_in_use() {
     };
     let first = shared(0).expect("bound");
     let second = shared(first.local_addr().expect("bound").port()).expect("bound, too");
-    let _listener = first.listen(1).expect("it listens");
-    let failed = second.listen(1).expect_err("one listens");
+    let failed = second.listen(1).expect_err("only one that has it alone can listen");
     assert_eq!(*reason(&failed.error), CmReason::AddressInUse);
+    drop(first);
+    failed.back.listen(1).expect("it listens");
 }
 
 /// A listener at all addresses has no device; each request has its own.
@@ -198,11 +199,14 @@ fn a_server_that_does_not_answer_is_given_up_at_the_deadline() {
     assert_eq!(*reason(&failed.error), CmReason::TimedOut { waited: short });
     // The client has gone: accepting what it asked for fails, at once or when nothing comes of it.
     let request = server.request();
-    let ready = request.init(parts.queue_pair(), RemoteAccess::READ).expect("to INIT");
-    match request.accept(ready, &ConnectionParams::new()) {
-        Err(failed) => println!("{failed}"),
-        Ok(accepting) => println!("{}", accepting.wait(PATIENCE).expect_err("gone")),
-    }
+    let gone = match request.init(parts.queue_pair(), RemoteAccess::READ) {
+        Err(failed) => failed.error,
+        Ok(ready) => match request.accept(ready, &ConnectionParams::new()) {
+            Err(failed) => failed.error,
+            Ok(accepting) => accepting.wait(PATIENCE).expect_err("gone").error,
+        },
+    };
+    assert!(matches!(reason(&gone), CmReason::Disconnected | CmReason::Rejected { .. }), "{gone}");
     // The listener goes on.
     let client = EventChannel::new().expect("a channel");
     server.connect(&parts, &client);
