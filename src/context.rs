@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::device::Device;
 use crate::error::{Errno, Error, Object, Result};
@@ -40,6 +40,15 @@ struct Inner {
     leaks: AtomicU64,
     /// Closed after all that was made on it.
     handle: Arc<ContextHandle>,
+}
+
+/// A context that others keep open, or not.
+pub(crate) struct WeakContext(Weak<Inner>);
+
+impl WeakContext {
+    pub(crate) fn upgrade(&self) -> Option<Context> {
+        self.0.upgrade().map(|inner| Context { inner })
+    }
 }
 
 impl Device {
@@ -188,6 +197,15 @@ impl Context {
     /// Takes the events in for a wait, which needs no tables: who has a loop is told, and reads them.
     pub(crate) fn take_in_events(&self) -> Result<()> {
         self.inner.for_lookups.take_in()
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakContext {
+        WeakContext(Arc::downgrade(&self.inner))
+    }
+
+    /// Whether both are clones of one.
+    pub(crate) fn same(&self, other: &Context) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 
     pub(crate) fn handle(&self) -> &Arc<ContextHandle> {

@@ -1,6 +1,7 @@
 //! What can go wrong, told with the object, the limit and what was asked.
 
 mod exchange;
+mod manager;
 mod moved;
 mod no_device;
 mod refusal;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use crate::types::{GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus};
 
 pub use exchange::{ExchangeFault, ExchangeProblem, ExchangeStep, RecordError};
+pub use manager::{CmFault, CmReason};
 pub use moved::GidMoved;
 pub use no_device::{AddressWithDevice, NoDeviceForAddress};
 pub use refusal::{Queue, Refusal};
@@ -497,6 +499,19 @@ pub enum Error {
     /// A queue pair's state could not be changed: from, to, with what, and what may be wrong.
     #[error(transparent)]
     Transition(Box<TransitionFault>),
+
+    /// Something that the connection manager could not do: which call, between whom, and why.
+    #[error(transparent)]
+    Cm(Box<CmFault>),
+
+    /// A library that is loaded when it is needed cannot be used.
+    #[error("{library} cannot be used: {why}; install it (package librdmacm1, or rdma-core)")]
+    NoLibrary {
+        /// The library.
+        library: &'static str,
+        /// What the loader says, or what is missing in it.
+        why: Box<str>,
+    },
 
     /// A work request that was not taken.
     #[error(transparent)]

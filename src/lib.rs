@@ -85,6 +85,7 @@
 //! | to wait for that | [`CompletionQueue::wait`], [`CompletionChannel`] |
 //! | the path to a peer's address | [`Resolver`], [`Path`] |
 //! | queue pairs connected over TCP, as a client or a server | [`Connector`], [`Listener`], [`Connected`] |
+//! | to connect by IP address and port, as sockets do | [`cm`]: [`cm::EventChannel`], [`cm::Id`], [`cm::Listener`] |
 //! | this host's interfaces and addresses | [`HostNet`], [`NetSnapshot`] |
 //! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`], [`Subnet`] |
 //! | what went wrong | [`Error`], [`Errno`] |
@@ -113,6 +114,7 @@ struct Readme;
 
 mod ah;
 mod cache;
+pub mod cm;
 mod connect;
 mod context;
 mod cq;
@@ -152,8 +154,9 @@ pub use directory::{
     Locality, TableSource, Watcher,
 };
 pub use error::{
-    AddressWithDevice, Errno, Error, ExchangeFault, ExchangeProblem, ExchangeStep, GidMoved,
-    NoDeviceForAddress, Object, Queue, RecordError, Refusal, Result, TransitionFault,
+    AddressWithDevice, CmFault, CmReason, Errno, Error, ExchangeFault, ExchangeProblem,
+    ExchangeStep, GidMoved, NoDeviceForAddress, Object, Queue, RecordError, Refusal, Result,
+    TransitionFault,
 };
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
@@ -177,10 +180,11 @@ pub use qp::{
 pub use query::{Choice, Criterion, Explained, Explanation, GidQuery, Reason, Verdict};
 pub use resolve::{Destination, Path, Resolution, Resolver, ResolverStats};
 pub use types::{
-    AtomicCap, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid, IfName, Lid,
-    LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError, ParseSubnetError,
-    ParseWantedError, PhysState, PortCaps, PortNum, PortState, Psn, QpState, Qpn, RKey,
-    RefuseReason, RemoteAccess, Subnet, TransportType, Wanted, WcOpcode, WcStatus,
+    AtomicCap, CmEventType, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid,
+    IfName, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError,
+    ParseSubnetError, ParseWantedError, PhysState, PortCaps, PortNum, PortState, Psn, QpState, Qpn,
+    RKey, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportType, Wanted, WcOpcode,
+    WcStatus,
 };
 
 /// Work requests: what is posted on a [`SendQueue`] or a [`RecvQueue`].
@@ -199,6 +203,8 @@ const _: fn() = || {
     any_thread::<(GidDirectory, Watcher, DirectorySnapshot, GidQuery, Explanation)>();
     any_thread::<(Resolver, Resolution, Path)>();
     any_thread::<(Connector, Connecting, Listener, Incoming, Connected)>();
+    any_thread::<(cm::EventChannel, cm::Id<cm::Idle>, cm::Step<cm::RouteResolved>, cm::Listener)>();
+    any_thread::<(cm::ConnectionRequest, cm::Connecting, cm::Accepting, cm::Connected)>();
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
     any_thread::<(ProtectionDomain, Pool, Buffer, SharedBuffer, Exposed, ExposedRange)>();
     any_thread::<(CompletionQueue, CompletionChannel, QueuePair<Rts>, SendQueue, RecvQueue)>();

@@ -30,6 +30,7 @@ const LAYERS: &[&str] = &[
     "cq",
     "qp",
     "resolve",
+    "cm",
     "connect",
 ];
 

@@ -40,7 +40,7 @@ impl Readiness {
     }
 
     /// Somebody else took events in.
-    fn tell(&self) {
+    pub(crate) fn tell(&self) {
         // Fails only when the count is at its end, and then it is readable.
         let _ = rustix::io::write(&self.others, &1_u64.to_ne_bytes());
     }

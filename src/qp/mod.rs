@@ -37,6 +37,8 @@ pub use request::{CompareSwap, FetchAdd, Read, Send, SendRequest, Write};
 pub use send::{PostError, SendQueue};
 pub use state::{Failed, InitOptions};
 
+pub(crate) use state::Told;
+
 /// State of a [`QueuePair`] that was just made: nothing can be posted.
 #[derive(Debug)]
 pub struct Reset(());

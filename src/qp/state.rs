@@ -3,6 +3,8 @@
 #![deny(unsafe_code)]
 #![allow(clippy::result_large_err)] // a transition that fails gives the queue pair back
 
+mod told;
+
 use std::fmt;
 
 use super::{ConnectOptions, Core, Endpoint, Init, PathNow, QueuePair, Reset, Rtr, Rts};
@@ -11,6 +13,8 @@ use crate::port::PortAttr;
 use crate::sys::abi::{ibv_ah_attr, ibv_qp_attr};
 use crate::sys::qp::{mask, zeroed_attr};
 use crate::types::{Mtu, PortNum, QpState, RemoteAccess, rnr_code, time_code};
+
+pub(crate) use told::Told;
 
 /// A transition that failed: why, and the queue pair, in the state it was in.
 #[derive(thiserror::Error)]

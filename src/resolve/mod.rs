@@ -17,6 +17,7 @@ mod way;
 mod work;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +33,17 @@ pub use path::Path;
 pub use resolution::Resolution;
 
 pub(crate) use row::no_device;
+/// The error for a local address without a device, with those that have one, from tables read for it.
+pub(crate) fn no_device_for(address: IpAddr) -> Error {
+    match GidDirectory::open() {
+        Ok(directory) => {
+            let snapshot = directory.cached();
+            let on = snapshot.net().by_ip(address).next().map_or(0, |there| there.ifindex());
+            row::no_device(&snapshot, address, on)
+        }
+        Err(error) => error,
+    }
+}
 
 use host::{Host, Kernel};
 use work::Inner;

@@ -9,7 +9,9 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+mod cm;
 mod queues;
+pub(crate) use cm::*;
 pub(crate) use queues::*;
 
 /// A function pointer that this crate does not call.

@@ -100,12 +100,12 @@ unsafe extern "C" {
 
 /// A pointer to C's struct under either backend's name, or the same integer.
 #[cfg(feature = "rdma-sys")]
-fn same<A: Same<B>, B>(a: A) -> B {
+pub(super) fn same<A: Same<B>, B>(a: A) -> B {
     a.same()
 }
 
 #[cfg(feature = "rdma-sys")]
-trait Same<B> {
+pub(super) trait Same<B> {
     fn same(self) -> B;
 }
 

@@ -241,6 +241,43 @@ fn structs_of_the_data_path_are_laid_out_as_the_headers_say() {
     });
 }
 
+#[test]
+fn structs_of_the_connection_manager_are_laid_out_as_the_headers_say() {
+    same!(rdma_event_channel { fd });
+    same!(grows rdma_cm_id {
+        verbs,
+        channel,
+        context,
+        qp,
+        route,
+        ps,
+        port_num,
+        event,
+        send_cq_channel,
+        send_cq,
+        recv_cq_channel,
+        recv_cq,
+        srq,
+        pd,
+        qp_type,
+    });
+    same!(rdma_route { addr, path_rec, num_paths });
+    same!(rdma_addr { src_addr: src_addr_union, dst_addr: dst_addr_union, addr });
+    same!(rdma_ib_addr { sgid, dgid, pkey });
+    same!(rdma_conn_param {
+        private_data,
+        private_data_len,
+        responder_resources,
+        initiator_depth,
+        flow_control,
+        retry_count,
+        rnr_retry_count,
+        srq,
+        qp_num,
+    });
+    same!(grows rdma_cm_event { id, listen_id, event, status, param });
+}
+
 /// The extended context grows at its front, so what must agree is the distance from the end.
 #[test]
 fn extended_context_agrees_from_its_end() {

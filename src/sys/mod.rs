@@ -13,7 +13,9 @@
 //! * `ops` has what C has as inline functions, and what an older libibverbs lacks, looked up at
 //!   run time: a program must start on a libibverbs without it.
 //! * `conv` names the four ways a verb tells of failure.
-//! * `device`, `context`, `pd`, `cq` and `qp` own the C objects, so that the layers above call safe
+//! * `cm_calls` lists the functions of librdmacm, which is looked up at run time, in both backends: a
+//!   program that never connects through it starts on a machine without it.
+//! * `device`, `context`, `pd`, `cq`, `qp` and `cm` own the C objects, so that the layers above call safe
 //!   functions; `netdev` has the two C functions about network interfaces, `socket` an option that
 //!   rustix lacks.
 //!
@@ -38,6 +40,8 @@ compile_error!("rdma-verbs runs on 64-bit Linux: its declarations of C structs a
 
 pub(crate) mod abi;
 mod calls;
+pub(crate) mod cm;
+mod cm_calls;
 mod context;
 mod conv;
 mod cq;
@@ -51,6 +55,7 @@ pub(crate) mod qp;
 pub(crate) mod socket;
 
 pub(crate) use abi::{ibv_device_attr_ex as DeviceAttrRaw, ibv_port_attr as PortAttrRaw};
+pub(crate) use cm::{CmChannel, CmEvent, CmId};
 pub(crate) use context::{ContextHandle, RawEvent};
 pub(crate) use cq::{ChannelHandle, CqHandle};
 pub(crate) use device::{DeviceHandle, list_devices};

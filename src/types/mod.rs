@@ -4,6 +4,7 @@ mod codes;
 mod entry;
 mod flags;
 mod gid;
+mod manager;
 mod num;
 mod parse;
 mod refuse;
@@ -17,6 +18,7 @@ pub use codes::{
 pub use entry::{GidEntry, GidType, IfName};
 pub use flags::{DeviceCaps, PortCaps, RemoteAccess};
 pub use gid::{FullGid, Gid, GidScope};
+pub use manager::{CmEventType, RejectReason};
 pub use num::{GidIndex, Guid, Lid, PKey, PortNum, Psn, Qpn, RKey};
 pub use parse::ParseGidError;
 pub use refuse::RefuseReason;

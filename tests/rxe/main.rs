@@ -15,6 +15,9 @@ mod gids_example;
 #[path = "../../examples/rc_pingpong/main.rs"]
 #[allow(dead_code)] // its main
 mod pingpong_example;
+#[path = "../../examples/rping/main.rs"]
+#[allow(dead_code)] // its main
+mod rping_example;
 #[path = "../../src/sys/mod.rs"]
 #[allow(dead_code, unused_imports, unfulfilled_lint_expectations)]
 mod sys;
@@ -31,6 +34,7 @@ mod absence;
 mod bad_input;
 mod changes;
 mod channel;
+mod cm;
 mod connect;
 mod connect_hostile;
 mod connect_many;

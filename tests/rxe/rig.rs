@@ -130,6 +130,11 @@ impl Rig {
         }
     }
 
+    /// Leaves the device where it is: somebody in this process has it open to the end.
+    pub(crate) fn leave(&mut self) {
+        self.gone = true;
+    }
+
     /// Begins to take the device away; the command ends when nobody has it open.
     pub(crate) fn begin_removal(&mut self) -> std::process::Child {
         self.gone = true;
