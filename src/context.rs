@@ -237,7 +237,7 @@ impl Context {
     /// How many objects could not be destroyed, and so stay until the process ends, with the memory that
     /// the device may still touch. Zero on a sound device and driver.
     pub fn leaks(&self) -> u64 {
-        self.inner.leaks.load(Ordering::Relaxed)
+        self.inner.leaks.load(Ordering::Relaxed) + self.inner.handle.leaks()
     }
 
     /// The device's own descriptor of events, for a watcher that shares the context with nobody, and for

@@ -146,7 +146,8 @@ pub use connect::{
 };
 pub use context::Context;
 pub use cq::{
-    Completion, CompletionChannel, CompletionQueue, CompletionQueueBuilder, Drain, Notify,
+    Completion, CompletionChannel, CompletionQueue, CompletionQueueBuilder, CompletionQueueHandle,
+    Drain, Notify,
 };
 pub use device::{Absence, Device, DeviceList};
 pub use directory::{

@@ -41,6 +41,7 @@ use owners::Polled;
 /// flight.
 pub struct CompletionQueue {
     shared: Arc<Shared>,
+    handle: CompletionQueueHandle,
     /// What the last call of the device gave, and how far it was looked at. All bytes are initialised.
     entries: Box<[MaybeUninit<ibv_wc>]>,
     next: usize,
@@ -50,6 +51,44 @@ pub struct CompletionQueue {
     open: AtomicBool,
     failed: Option<Errno>,
     strays: u64,
+}
+
+/// What queue pairs are made on a [`CompletionQueue`] by while it is somebody else's to poll. Cheap to clone.
+///
+/// It keeps nothing going: when the completion queue was dropped, what its queue pairs complete is dropped.
+#[derive(Clone)]
+pub struct CompletionQueueHandle {
+    shared: Arc<Shared>,
+}
+
+impl CompletionQueueHandle {
+    /// The device that it is of.
+    pub fn context(&self) -> &Context {
+        &self.shared.context
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl AsRef<CompletionQueueHandle> for CompletionQueueHandle {
+    fn as_ref(&self) -> &CompletionQueueHandle {
+        self
+    }
+}
+
+impl AsRef<CompletionQueueHandle> for CompletionQueue {
+    fn as_ref(&self) -> &CompletionQueueHandle {
+        &self.handle
+    }
+}
+
+impl fmt::Debug for CompletionQueueHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = self.context().device().name();
+        f.debug_struct("CompletionQueueHandle").field("device", &device).finish_non_exhaustive()
+    }
 }
 
 /// How a [`CompletionQueue`] is to be. Made by [`CompletionQueue::builder`].
@@ -128,8 +167,10 @@ impl<'a> CompletionQueueBuilder<'a> {
         // Zero, and not uninitialised: a driver writes of an entry what means something, and the whole of
         // it is copied.
         let entries = (0..batch).map(|_| MaybeUninit::zeroed()).collect();
+        let shared = Arc::new(shared);
         Ok(CompletionQueue {
-            shared: Arc::new(shared),
+            handle: CompletionQueueHandle { shared: Arc::clone(&shared) },
+            shared,
             entries,
             next: 0,
             count: 0,
@@ -292,6 +333,11 @@ impl CompletionQueue {
         let channel = self.shared.channel.clone().ok_or(Error::NoChannel)?;
         channel.wait(&mut [self], notify, timeout.into())?;
         Ok(Drain::new(self))
+    }
+
+    /// What another thread makes queue pairs on it by.
+    pub fn handle(&self) -> CompletionQueueHandle {
+        self.handle.clone()
     }
 
     /// The device that it is of.

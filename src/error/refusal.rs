@@ -110,10 +110,10 @@ pub enum Refusal {
         qpn: Qpn,
     },
 
-    /// A flush towards a peer whose queue pair does not allow writes; see
+    /// A flush towards a peer whose queue pair does not allow writes, or is not known to; see
     /// [`SendQueue::flush`](crate::SendQueue::flush).
     #[error(
-        "{qpn} cannot be flushed: the peer's queue pair does not allow writes; signal the last request instead"
+        "{qpn} cannot be flushed: the peer's queue pair is not known to allow writes; signal the last request instead"
     )]
     FlushNotAllowed {
         /// The queue pair.

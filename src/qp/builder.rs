@@ -7,7 +7,8 @@ use super::core::{Core, Parts};
 use super::recv::RecvQueue;
 use super::send::SendQueue;
 use super::{QueuePair, Reset};
-use crate::cq::{CompletionQueue, no_memory, same_device};
+use crate::context::Context;
+use crate::cq::{CompletionQueueHandle, no_memory, same_device};
 use crate::error::{Errno, Error, Queue, Result};
 use crate::mem::MAX_PIECES;
 use crate::pd::ProtectionDomain;
@@ -61,8 +62,8 @@ impl QueuePairLimits {
 #[derive(Clone, Debug)]
 pub struct QueuePairBuilder<'a> {
     pd: &'a ProtectionDomain,
-    send_cq: &'a CompletionQueue,
-    recv_cq: &'a CompletionQueue,
+    send_cq: &'a CompletionQueueHandle,
+    recv_cq: &'a CompletionQueueHandle,
     asked: QueuePairLimits,
     signal_all: bool,
 }
@@ -70,8 +71,8 @@ pub struct QueuePairBuilder<'a> {
 impl<'a> QueuePairBuilder<'a> {
     pub(super) fn rc(
         pd: &'a ProtectionDomain,
-        send_cq: &'a CompletionQueue,
-        recv_cq: &'a CompletionQueue,
+        send_cq: &'a CompletionQueueHandle,
+        recv_cq: &'a CompletionQueueHandle,
     ) -> QueuePairBuilder<'a> {
         let asked = QueuePairLimits {
             send_depth: 64,
@@ -153,7 +154,9 @@ impl<'a> QueuePairBuilder<'a> {
         let make = || match create(asked.max_inline) {
             Ok((handle, granted)) => Ok((handle.key() as u64, (handle, granted))),
             // No limit is told: whether it is this, only trying tells.
-            Err(Errno::EINVAL | Errno::ENOMEM) if asked.max_inline > 0 && works(&create) => {
+            Err(Errno::EINVAL | Errno::ENOMEM)
+                if asked.max_inline > 0 && works(context, &create) =>
+            {
                 let device = context.device().name().into();
                 Err(Error::InlineNotGranted { device, asked: asked.max_inline })
             }
@@ -220,6 +223,11 @@ impl<'a> QueuePairBuilder<'a> {
 }
 
 /// Whether such a queue pair can be made without inline data; it goes again at once.
-fn works(create: &dyn Fn(u32) -> Result<(QpHandle, ibv_qp_cap), Errno>) -> bool {
-    create(0).is_ok_and(|(handle, _)| handle.destroy().is_ok())
+fn works(context: &Context, create: &dyn Fn(u32) -> Result<(QpHandle, ibv_qp_cap), Errno>) -> bool {
+    let Ok((handle, _)) = create(0) else { return false };
+    if let Err((_, errno)) = handle.destroy() {
+        // Nothing was posted on it: it stays, and does no harm.
+        context.leaked("queue pair", errno);
+    }
+    true
 }

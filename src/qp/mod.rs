@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::context::Context;
-use crate::cq::{Completion, CompletionQueue};
+use crate::cq::{Completion, CompletionQueue, CompletionQueueHandle};
 use crate::error::{Error, Result};
 use crate::event::{EventType, ObjectId};
 use crate::pd::ProtectionDomain;
@@ -87,13 +87,14 @@ struct PathNow {
 
 impl QueuePair<Reset> {
     /// A queue pair of the reliable connected transport, of this protection domain, whose sends and receives
-    /// complete on these completion queues, which may be one.
+    /// complete on these completion queues, which may be one: a [`CompletionQueue`], or the
+    /// [handle](CompletionQueue::handle) of one that another thread polls.
     pub fn rc<'a>(
         pd: &'a ProtectionDomain,
-        send_cq: &'a CompletionQueue,
-        recv_cq: &'a CompletionQueue,
+        send_cq: &'a impl AsRef<CompletionQueueHandle>,
+        recv_cq: &'a impl AsRef<CompletionQueueHandle>,
     ) -> QueuePairBuilder<'a> {
-        QueuePairBuilder::rc(pd, send_cq, recv_cq)
+        QueuePairBuilder::rc(pd, send_cq.as_ref(), recv_cq.as_ref())
     }
 }
 
@@ -171,8 +172,7 @@ impl<S> QueuePair<S> {
     /// the time is over, and destroys it. What is left then comes through the poller too. Tells how many
     /// that is. Who polls himself uses [`finish_polling`](QueuePair::finish_polling).
     pub fn finish(mut self, timeout: Duration) -> usize {
-        // In an error state already, or the device gone: then that is what flushes.
-        let _ = self.core.close();
+        self.end();
         let deadline = Instant::now().checked_add(timeout);
         loop {
             let left = self.send.in_flight() + self.recv.in_flight();
@@ -196,7 +196,7 @@ impl<S> QueuePair<S> {
         timeout: Duration,
         mut each: impl FnMut(Completion<'_>),
     ) -> Result<()> {
-        let _ = self.core.close();
+        self.end();
         let deadline = Instant::now().checked_add(timeout);
         let mut outcome = Ok(());
         while self.send.in_flight() + self.recv.in_flight() != 0 && !is_over(deadline) {
@@ -239,6 +239,13 @@ impl<S> QueuePair<S> {
             }
         }
         outcome
+    }
+
+    /// Closes it, so that everything that is posted completes.
+    fn end(&mut self) {
+        // If it fails, it is in the error state already, or the device has gone, which flushes too.
+        let _ = self.core.close();
+        self.send.mark_end();
     }
 
     /// The same queue pair, in another state.

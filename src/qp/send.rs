@@ -116,22 +116,44 @@ impl SendQueue {
     /// Makes sure that all that was posted completes: if the last were silent, posts a write of no bytes
     /// after them, which completes when they have. Tells whether it had to. Its own completion is not shown.
     ///
-    /// The peer's queue pair must allow writes ([`RemoteAccess::WRITE`] of the queue pair, not of memory);
-    /// where it does not, let the last request of a series be
-    /// [`signaled`](crate::wr::Send::signaled).
+    /// The peer's queue pair must allow writes ([`RemoteAccess::WRITE`] of the queue pair, not of memory),
+    /// and be known to: by its [`Endpoint`](crate::Endpoint), or by
+    /// [`set_peer_access`](SendQueue::set_peer_access). One that does not would end the connection. Where it
+    /// is not, let the last request of a series be [`signaled`](crate::wr::Send::signaled).
     ///
     /// # Errors
     ///
-    /// [`Refusal::FlushNotAllowed`] when the peer is known not to allow it; [`Refusal::Full`] and others, as
+    /// [`Refusal::FlushNotAllowed`] when the peer is not known to allow it; [`Refusal::Full`] and others, as
     /// [`post`](SendQueue::post).
     pub fn flush(&mut self) -> Result<bool> {
         if self.silent == 0 {
             return Ok(false);
         }
-        if self.peer_access.is_some_and(|access| !access.contains(RemoteAccess::WRITE)) {
+        if !self.peer_access.is_some_and(|access| access.contains(RemoteAccess::WRITE)) {
             return Err(Refusal::FlushNotAllowed { qpn: self.qpn() }.into());
         }
         self.check_state(0)?;
+        self.post_marker()?;
+        Ok(true)
+    }
+
+    /// What the peer's queue pair lets this one do, where its [`Endpoint`](crate::Endpoint) does not tell;
+    /// for [`flush`](SendQueue::flush).
+    pub fn set_peer_access(&mut self, access: RemoteAccess) {
+        self.peer_access = Some(access);
+    }
+
+    /// In the error state: posts something after the last silent sends, so that they complete, if there is
+    /// room; it is flushed, and goes nowhere.
+    pub(super) fn mark_end(&mut self) {
+        if self.silent != 0 && self.poster.has_room(0) {
+            // If it cannot be posted, they complete when the queue pair is destroyed.
+            let _ = self.post_marker();
+        }
+    }
+
+    /// Posts a write of no bytes, whose completion is not shown. There is room.
+    fn post_marker(&mut self) -> Result<(), Refusal> {
         let what = What::flush();
         let wr_id = self.poster.put(0, what.entry(true), ());
         let mut wr = MaybeUninit::uninit();
@@ -144,7 +166,7 @@ impl SendQueue {
             Ok(()) => {
                 self.poster.posted(1);
                 self.silent = 0;
-                Ok(true)
+                Ok(())
             }
             Err(errno) => {
                 let taken = bad != chain;
@@ -155,7 +177,7 @@ impl SendQueue {
                     self.poster.refused(1, 0);
                     self.poster.end_refused();
                 }
-                Err(refusal.into())
+                Err(refusal)
             }
         }
     }

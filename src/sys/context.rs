@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::abi::{
     ibv_async_event, ibv_context, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
@@ -25,6 +26,8 @@ pub(crate) struct RawEvent {
 /// An open device; closed when dropped. Everything made on it must be gone by then.
 pub(crate) struct ContextHandle {
     context: NonNull<ibv_context>,
+    /// Objects made on it that could not be destroyed.
+    leaks: AtomicU64,
 }
 
 // SAFETY: verbs may be called from any thread (the library's man pages promise thread safety for
@@ -49,9 +52,21 @@ impl ContextHandle {
     ///
     /// The context is open and nobody else closes it.
     pub(crate) unsafe fn new(context: NonNull<ibv_context>) -> Result<ContextHandle, Errno> {
-        let handle = ContextHandle { context };
+        let handle = ContextHandle { context, leaks: AtomicU64::new(0) };
         super::set_nonblocking(handle.async_fd().as_raw_fd())?;
         Ok(handle)
+    }
+
+    /// Counts an object made on it that could not be destroyed, unless the kernel did so with the device.
+    pub(super) fn note_end(&self, returned: c_int) {
+        if !matches!(conv::zero_or_errno(returned), Ok(()) | Err(Errno::EIO | Errno::ENODEV)) {
+            self.leaks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many objects made on it could not be destroyed: those whose owners are in this folder.
+    pub(crate) fn leaks(&self) -> u64 {
+        self.leaks.load(Ordering::Relaxed)
     }
 
     /// For the calls of this folder; good while `self` lives.

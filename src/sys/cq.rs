@@ -33,7 +33,8 @@ unsafe impl Sync for ChannelHandle {}
 impl Drop for ChannelHandle {
     fn drop(&mut self) {
         // SAFETY: made by us, destroyed once, here, after the CQs on it, which hold it.
-        unsafe { calls::ibv_destroy_comp_channel(self.channel.as_ptr()) };
+        let returned = unsafe { calls::ibv_destroy_comp_channel(self.channel.as_ptr()) };
+        self.context.note_end(returned);
     }
 }
 
@@ -101,7 +102,7 @@ pub(crate) struct CqHandle {
     /// Destroyed after it.
     channel: Option<Arc<ChannelHandle>>,
     /// Closed after it.
-    _context: Arc<ContextHandle>,
+    context: Arc<ContextHandle>,
 }
 
 // SAFETY: verbs may be called from any thread, polling included, and destroying does not depend on
@@ -122,7 +123,8 @@ impl Drop for CqHandle {
             }
         }
         // SAFETY: made by us, destroyed once, here, after the queue pairs on it, which hold it.
-        unsafe { calls::ibv_destroy_cq(self.cq.as_ptr()) };
+        let returned = unsafe { calls::ibv_destroy_cq(self.cq.as_ptr()) };
+        self.context.note_end(returned);
     }
 }
 
@@ -145,7 +147,7 @@ impl CqHandle {
         let cq = conv::pointer(unsafe {
             calls::ibv_create_cq(context.raw(), cqe, null_mut(), raw_channel, vector)
         })?;
-        Ok(CqHandle { cq, channel, _context: context })
+        Ok(CqHandle { cq, channel, context })
     }
 
     /// What events on its channel name it by; its address, unique while it lives.

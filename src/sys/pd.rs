@@ -12,7 +12,7 @@ use crate::error::Errno;
 pub(crate) struct PdHandle {
     pd: NonNull<ibv_pd>,
     /// Closed after it.
-    _context: Arc<ContextHandle>,
+    context: Arc<ContextHandle>,
 }
 
 // SAFETY: verbs may be called from any thread, and deallocating does not depend on the thread.
@@ -24,7 +24,8 @@ impl Drop for PdHandle {
     fn drop(&mut self) {
         // SAFETY: allocated by us, deallocated once, here. What was made on it holds it, so nothing
         // is left but what could not be destroyed; then it stays, as that does.
-        unsafe { calls::ibv_dealloc_pd(self.pd.as_ptr()) };
+        let returned = unsafe { calls::ibv_dealloc_pd(self.pd.as_ptr()) };
+        self.context.note_end(returned);
     }
 }
 
@@ -34,7 +35,7 @@ impl PdHandle {
         conv::preset_errno();
         // SAFETY: the context is open while `context` lives.
         let pd = conv::pointer(unsafe { calls::ibv_alloc_pd(context.raw()) })?;
-        Ok(PdHandle { pd, _context: context })
+        Ok(PdHandle { pd, context })
     }
 
     /// For the calls of this folder; good while `self` lives.

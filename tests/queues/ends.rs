@@ -250,7 +250,6 @@ interposed! {
     }
 
     /// A completion queue that could not be destroyed is told of, as everything else is.
-    #[ignore = "it is not counted"]
     fn a_completion_queue_that_cannot_be_destroyed_is_counted() {
         let Rig { cq, context, .. } = Rig::new();
         faults::fail("ibv_destroy_cq", libc::EBUSY);
@@ -435,7 +434,6 @@ interposed! {
     }
 
     /// Sends that were carried out, and are not told of, are nothing to wait for.
-    #[ignore = "it waits for completions that never come, until the time is over"]
     fn finished_after_a_silent_send() {
         let mut rig = Rig::new();
         for how in 0..2 {
@@ -450,8 +448,15 @@ interposed! {
                 a.finish_polling(&mut [&mut rig.cq], timeout, |done| seen.push(done.wr_id()))
                     .expect("the queue can be polled");
             } else {
-                a.finish(timeout);
-                seen.extend(poll(&mut rig.cq).iter().map(|seen| seen.wr_id));
+                // Who polls is another.
+                let cq = &mut rig.cq;
+                std::thread::scope(|scope| {
+                    let finished = scope.spawn(move || a.finish(timeout));
+                    while !finished.is_finished() {
+                        seen.extend(poll(cq).iter().map(|seen| seen.wr_id));
+                    }
+                    assert_eq!(finished.join().expect("it ends"), 0);
+                });
             }
             assert!(begin.elapsed() < Duration::from_secs(1), "{how}: {:?}", begin.elapsed());
             assert_eq!(seen, [2]);
