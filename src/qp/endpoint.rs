@@ -137,7 +137,7 @@ impl ConnectOptions {
     }
 
     /// How many reads and atomics this side has under way at a time (`max_rd_atomic`): at most
-    /// [`max_qp_init_rd_atomic`](crate::DeviceLimits::max_qp_init_rd_atomic), and what the peer answers
+    /// [`max_qp_init_rd_atom`](crate::DeviceLimits::max_qp_init_rd_atom), and what the peer answers
     /// where it tells; 1 unless asked.
     pub fn reads(mut self, reads: u8) -> Self {
         self.reads = reads;
