@@ -63,13 +63,9 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     // A port of 0 is chosen by the listener.
     let port = listener.local_addr().ok_or("the listener has no address")?.port();
     let peer = (options.peer()?.ip(), port).into();
-    std::thread::scope(|scope| {
-        let server = scope.spawn(|| server::run(options, &listener, deadline));
-        let client = client::run(options, peer, deadline);
-        if client.is_err() {
-            // A server that still waits for a client would wait for the deadline, or for ever.
-            return client;
-        }
-        server.join().unwrap_or_else(|_| Err("the server's thread panicked".into()))
-    })
+    let serving = options.clone();
+    let server = std::thread::spawn(move || server::run(&serving, &listener, deadline));
+    // If it fails, a server that waits for it is left behind.
+    client::run(options, peer, deadline)?;
+    server.join().unwrap_or_else(|_| Err("the server's thread panicked".into()))
 }

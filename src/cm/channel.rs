@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use super::core::IdCore;
 use super::device::Contexts;
 use super::fault;
-use super::id::{Id, IdCore, Idle, RouteResolved};
+use super::id::{Id, Idle, RouteResolved};
 use super::listener::Listener;
 use super::slot::Slot;
 use crate::context::Context;

@@ -6,10 +6,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use super::core::IdCore;
 use super::data::PrivateData;
 use super::device::BoundDevice;
 use super::fault::Failed;
-use super::id::IdCore;
 use super::params::ConnectionParams;
 use super::slot::CmEvent;
 use crate::error::{Errno, Result};
@@ -31,7 +31,6 @@ fn is_an_end(kind: CmEventType) -> bool {
 
 impl IdCore {
     /// Connects a queue pair as the connection manager says (`rdma_init_qp_attr`).
-    #[expect(clippy::result_large_err, reason = "what was given comes back")]
     pub(super) fn connect_queue_pair(
         &self,
         queue_pair: QueuePair<Init>,
@@ -94,7 +93,6 @@ impl Connecting {
     /// [`Error::Transition`](crate::Error::Transition) and [`Error::GidMoved`](crate::Error::GidMoved) when
     /// the queue pair could not be connected: the peer is told. With the queue pair; the id is gone.
     #[doc(alias = "rdma_establish")]
-    #[expect(clippy::result_large_err, reason = "what was given comes back")]
     pub fn wait(self, timeout: Duration) -> Result<Connected, Failed<QueuePair<Init>>> {
         let Connecting { mut core, queue_pair, params } = self;
         let came = match core.await_event(timeout, Self::ends) {
@@ -161,7 +159,6 @@ impl Accepting {
     ///
     /// [`Error::Cm`](crate::Error::Cm) with the reason: the peer has gone, or does not answer; the time is
     /// over. With the queue pair, which is connected to what was there; the id is gone.
-    #[expect(clippy::result_large_err, reason = "what was given comes back")]
     pub fn wait(self, timeout: Duration) -> Result<Connected, Failed<QueuePair<Rts>>> {
         let Accepting { mut core, queue_pair } = self;
         let failed = |error, back| Err(Failed { error, back });

@@ -8,19 +8,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::channel::{EventChannel, Inner};
+use super::channel::EventChannel;
 use super::connection::Connecting;
+use super::core::IdCore;
 use super::device::BoundDevice;
 use super::fault::{self, Failed};
 use super::listener::Listener;
 use super::params::ConnectionParams;
-use super::slot::{Arrived, Slot};
+use super::step::Step;
 use crate::context::Context;
-use crate::error::{CmReason, Errno, Error, Object, Result};
-use crate::qp::{self, Init, InitOptions, QueuePair, Reset};
-use crate::sys::CmId;
-use crate::sys::cm::{Bound as BoundRaw, IdOption};
-use crate::types::{CmEventType, PortNum, QpState, RemoteAccess};
+use crate::error::Result;
+use crate::qp::{self, Init, QueuePair, Reset};
+use crate::sys::cm::IdOption;
+use crate::types::RemoteAccess;
 
 /// State of an [`Id`] that was just made.
 #[derive(Debug)]
@@ -38,121 +38,6 @@ pub struct AddressResolved(());
 /// State of an [`Id`] that can connect.
 #[derive(Debug)]
 pub struct RouteResolved(());
-
-/// What every handle of an id is made of.
-pub(super) struct IdCore {
-    pub(super) handle: CmId,
-    pub(super) slot: Arc<Slot>,
-    pub(super) channel: Arc<Inner>,
-    pub(super) device: Option<BoundDevice>,
-    pub(super) local: Option<SocketAddr>,
-    pub(super) peer: Option<SocketAddr>,
-    /// When the event came that ended its last step.
-    pub(super) arrived: Option<Instant>,
-}
-
-impl Drop for IdCore {
-    fn drop(&mut self) {
-        // Before the handle, which destroys it.
-        self.channel.disown(self.handle.key());
-    }
-}
-
-impl IdCore {
-    pub(super) fn new(
-        handle: CmId,
-        slot: Arc<Slot>,
-        channel: Arc<Inner>,
-        bound: BoundRaw,
-    ) -> IdCore {
-        let (device, local, peer, arrived) = (None, None, None, None);
-        let mut core = IdCore { handle, slot, channel, device, local, peer, arrived };
-        core.note(bound);
-        core
-    }
-
-    /// What it is bound to now.
-    pub(super) fn note(&mut self, bound: BoundRaw) {
-        self.device = bound.device.as_ref().and_then(BoundDevice::new);
-        self.local = bound.local;
-        self.peer = bound.peer.or(self.peer);
-    }
-
-    pub(super) fn call(&self, call: &'static str, errno: Errno) -> Error {
-        fault::call(call, self.local, self.peer, errno)
-    }
-
-    pub(super) fn failed(&self, call: &'static str, arrived: &Arrived) -> Error {
-        fault::event(call, self.local, self.peer, &arrived.event)
-    }
-
-    pub(super) fn timed_out(&self, call: &'static str, waited: Duration) -> Error {
-        fault::timed_out(call, self.local, self.peer, waited)
-    }
-
-    /// It is bound to a device: a state says so.
-    pub(super) fn bound_device(&self) -> Result<&BoundDevice> {
-        let none = || fault::fault("rdma_cm_id", self.local, self.peer, CmReason::DeviceRemoved);
-        self.device.as_ref().ok_or_else(none)
-    }
-
-    pub(super) fn context(&self) -> Result<Context> {
-        self.channel.contexts.of(self.bound_device()?)
-    }
-
-    /// The port and partition of the connection, for a queue pair that is made for it.
-    pub(super) fn init(
-        &self,
-        queue_pair: QueuePair<Reset>,
-        access: RemoteAccess,
-    ) -> Result<QueuePair<Init>, qp::Failed<Reset>> {
-        match self.init_options(&queue_pair) {
-            Ok(options) => queue_pair.init(&options.access(access)),
-            Err(error) => Err(qp::Failed { error, queue_pair }),
-        }
-    }
-
-    fn init_options(&self, queue_pair: &QueuePair<Reset>) -> Result<InitOptions> {
-        let device = self.bound_device()?;
-        device.check(queue_pair.context(), "the queue pair")?;
-        let init = self.handle.init_qp_attr(QpState::INIT.raw());
-        let (attr, _) = init.map_err(|errno| self.call("rdma_init_qp_attr", errno))?;
-        let port = PortNum::new(attr.port_num).ok_or_else(|| Error::Verb {
-            verb: "rdma_init_qp_attr",
-            object: Object::device(device.name()),
-            errno: Errno::EINVAL,
-        })?;
-        Ok(InitOptions::new(port).pkey_index(attr.pkey_index))
-    }
-
-    /// Ends the connection. Only of an id that had one, and so has a device.
-    pub(super) fn end(&self) -> Result<(), Errno> {
-        if self.device.is_none() {
-            return Err(Errno::ENODEV);
-        }
-        // SAFETY: it was found to be bound to a device, and stays so.
-        unsafe { self.handle.disconnect() }
-    }
-
-    /// Waits for an event that ends a step.
-    pub(super) fn await_event(
-        &self,
-        timeout: Duration,
-        ends: impl Fn(CmEventType) -> bool,
-    ) -> Result<Option<Arrived>> {
-        self.channel.wait(timeout, || self.slot.take(&ends))
-    }
-
-    /// Waits until there is such an event.
-    pub(super) fn await_any(
-        &self,
-        timeout: Duration,
-        ends: impl Fn(CmEventType) -> bool,
-    ) -> Result<bool> {
-        let there = self.channel.wait(timeout, || self.slot.has(&ends).then_some(()))?;
-        Ok(there.is_some())
-    }
-}
 
 /// An id (`struct rdma_cm_id`): one end of a connection to be, as a socket is. Its state is a type.
 ///
@@ -201,7 +86,7 @@ impl<S> Id<S> {
     ///
     /// # Errors
     ///
-    /// [`Error::Cm`] with the errno.
+    /// [`Error::Cm`](crate::Error::Cm) with the errno.
     #[doc(alias = "rdma_set_option")]
     pub fn set_type_of_service(&mut self, tos: u8) -> Result<()> {
         self.set(IdOption::TypeOfService(tos))
@@ -235,7 +120,7 @@ impl Id<Idle> {
     ///
     /// # Errors
     ///
-    /// [`Error::Cm`] with the errno.
+    /// [`Error::Cm`](crate::Error::Cm) with the errno.
     #[doc(alias = "rdma_set_option")]
     pub fn set_reuse_addr(&mut self, on: bool) -> Result<()> {
         self.set(IdOption::ReuseAddr(on))
@@ -245,7 +130,7 @@ impl Id<Idle> {
     ///
     /// # Errors
     ///
-    /// [`Error::Cm`] with the errno.
+    /// [`Error::Cm`](crate::Error::Cm) with the errno.
     #[doc(alias = "rdma_set_option")]
     pub fn set_af_only(&mut self, on: bool) -> Result<()> {
         self.set(IdOption::AfOnly(on))
@@ -256,9 +141,9 @@ impl Id<Idle> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoDeviceForAddress`], which lists the addresses that have one;
-    /// [`CmReason::AddressInUse`](crate::CmReason::AddressInUse); [`Error::Cm`] with another errno; with the
-    /// id.
+    /// [`Error::NoDeviceForAddress`](crate::Error::NoDeviceForAddress), which lists the addresses that have
+    /// one; [`CmReason::AddressInUse`](crate::CmReason::AddressInUse); [`Error::Cm`](crate::Error::Cm) with
+    /// another errno; with the id.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(mut self, at: SocketAddr) -> Result<Id<Bound>, Failed<Self>> {
         match self.core.handle.bind(at) {
@@ -283,8 +168,8 @@ impl Id<Idle> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoute`]; [`Error::Cm`] with another errno; with the id. More in
-    /// [`Step::wait`].
+    /// [`Error::NoRoute`](crate::Error::NoRoute); [`Error::Cm`](crate::Error::Cm) with another errno; with
+    /// the id. More in [`Step::wait`].
     #[doc(alias = "rdma_resolve_addr")]
     pub fn resolve_addr(
         self,
@@ -315,8 +200,8 @@ impl Id<Bound> {
     ///
     /// # Errors
     ///
-    /// [`CmReason::AddressInUse`](crate::CmReason::AddressInUse); [`Error::Cm`] with another errno; with
-    /// the id.
+    /// [`CmReason::AddressInUse`](crate::CmReason::AddressInUse); [`Error::Cm`](crate::Error::Cm) with
+    /// another errno; with the id.
     #[doc(alias = "rdma_listen")]
     pub fn listen(mut self, backlog: u32) -> Result<Listener, Failed<Self>> {
         let backlog = backlog.clamp(1, 65_535);
@@ -344,7 +229,7 @@ impl Id<AddressResolved> {
     ///
     /// # Errors
     ///
-    /// [`Error::Cm`] with the errno; with the id.
+    /// [`Error::Cm`](crate::Error::Cm) with the errno; with the id.
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(self, timeout: Duration) -> Result<Step<RouteResolved>, Failed<Self>> {
         // SAFETY: the id is bound to a device: its state says so, and it stays so.
@@ -380,8 +265,8 @@ impl<S: HasDevice> Id<S> {
     ///
     /// # Errors
     ///
-    /// [`Error::OtherDevice`] for a queue pair of another device; as [`QueuePair::init`]; with the queue
-    /// pair.
+    /// [`Error::OtherDevice`](crate::Error::OtherDevice) for a queue pair of another device; as
+    /// [`QueuePair::init`]; with the queue pair.
     #[doc(alias = "rdma_init_qp_attr")]
     pub fn init(
         &self,
@@ -398,11 +283,11 @@ impl Id<RouteResolved> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for private data of more than [`MAX_IN_REQUEST`](super::MAX_IN_REQUEST) bytes,
-    /// and reads beyond the device's limits; [`Error::OtherDevice`]; [`Error::Cm`] with the errno; with the
-    /// id and the queue pair.
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for private data of more than
+    /// [`MAX_IN_REQUEST`](super::MAX_IN_REQUEST) bytes, and reads beyond the device's limits;
+    /// [`Error::OtherDevice`](crate::Error::OtherDevice); [`Error::Cm`](crate::Error::Cm) with the errno;
+    /// with the id and the queue pair.
     #[doc(alias = "rdma_connect")]
-    #[expect(clippy::result_large_err, reason = "what was given comes back")]
     pub fn connect(
         self,
         queue_pair: QueuePair<Init>,
@@ -433,90 +318,6 @@ impl<S> fmt::Debug for Id<S> {
             .field("local", &self.core.local)
             .field("peer", &self.core.peer)
             .finish_non_exhaustive()
-    }
-}
-
-/// A state that an id comes to by an event.
-pub trait Awaited: private::Sealed {}
-
-impl Awaited for AddressResolved {}
-impl Awaited for RouteResolved {}
-
-mod private {
-    use super::{AddressResolved, CmEventType, RouteResolved};
-
-    pub trait Sealed {
-        const CALL: &'static str;
-        const DONE: CmEventType;
-        const FAILED: CmEventType;
-    }
-
-    impl Sealed for AddressResolved {
-        const CALL: &'static str = "rdma_resolve_addr";
-        const DONE: CmEventType = CmEventType::ADDR_RESOLVED;
-        const FAILED: CmEventType = CmEventType::ADDR_ERROR;
-    }
-
-    impl Sealed for RouteResolved {
-        const CALL: &'static str = "rdma_resolve_route";
-        const DONE: CmEventType = CmEventType::ROUTE_RESOLVED;
-        const FAILED: CmEventType = CmEventType::ROUTE_ERROR;
-    }
-}
-
-/// A step that was begun: an id on its way to the state `S`. Any number can be under way at a time; whoever
-/// waits for one takes in the events of all.
-#[must_use = "a step that is dropped is given up, and its id with it"]
-pub struct Step<S> {
-    core: IdCore,
-    state: PhantomData<fn() -> S>,
-}
-
-impl<S: Awaited> Step<S> {
-    fn new(core: IdCore) -> Step<S> {
-        Step { core, state: PhantomData }
-    }
-
-    fn ends(kind: CmEventType) -> bool {
-        kind == S::DONE || kind == S::FAILED || kind == CmEventType::DEVICE_REMOVAL
-    }
-
-    /// Waits until it has ended, well or not, and tells whether it has; [`Duration::ZERO`] only looks.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Cm`] and [`Error::Host`] when events cannot be had.
-    pub fn ready(&self, timeout: Duration) -> Result<bool> {
-        self.core.await_any(timeout, Self::ends)
-    }
-
-    /// Waits until it has ended, and gives the id in its new state.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoDeviceForAddress`] when the address that packets leave by has no RDMA device: lists those
-    /// that have one. [`Error::NoRoute`]. [`Error::Cm`] with the reason: the neighbour does not answer, the
-    /// time is over. The id is gone.
-    pub fn wait(mut self, timeout: Duration) -> Result<Id<S>> {
-        let Some(mut arrived) = self.core.await_event(timeout, Self::ends)? else {
-            return Err(self.core.timed_out(S::CALL, timeout));
-        };
-        self.core.arrived = Some(arrived.event.at);
-        if arrived.event.kind != S::DONE || arrived.event.status != 0 {
-            return Err(self.core.failed(S::CALL, &arrived));
-        }
-        if let Some(bound) = arrived.bound.take() {
-            self.core.note(bound);
-        }
-        // The library looks into the device of an id that has one by its state.
-        self.core.bound_device()?;
-        Ok(Id::new(self.core))
-    }
-}
-
-impl<S> fmt::Debug for Step<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Step").field("peer", &self.core.peer).finish_non_exhaustive()
     }
 }
 

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::channel::EventChannel;
 use super::connection::Accepting;
+use super::core::IdCore;
 use super::data::{self, MAX_IN_REJECT, MAX_IN_REPLY, PrivateData};
 use super::device::BoundDevice;
 use super::fault::Failed;
-use super::id::IdCore;
 use super::params::ConnectionParams;
 use super::slot::Arrived;
 use crate::context::Context;
@@ -181,7 +181,6 @@ impl ConnectionRequest {
     /// the queue pair could not be connected; [`Error::Cm`](crate::Error::Cm) with the errno: the peer has
     /// gone. The request is refused, and the queue pair comes back.
     #[doc(alias = "rdma_accept")]
-    #[expect(clippy::result_large_err, reason = "what was given comes back")]
     pub fn accept(
         self,
         queue_pair: QueuePair<Init>,
@@ -218,7 +217,6 @@ impl ConnectionRequest {
     /// [`Error::OutOfRange`](crate::Error::OutOfRange) for more bytes; [`Error::Cm`](crate::Error::Cm) with
     /// the errno: the peer has gone; with the request.
     #[doc(alias = "rdma_reject")]
-    #[expect(clippy::result_large_err, reason = "what was given comes back")]
     pub fn reject(self, private_data: &[u8]) -> Result<(), Failed<Self>> {
         let checked = data::check("private data of a refusal", private_data.len(), MAX_IN_REJECT);
         let done = checked.and_then(|()| {

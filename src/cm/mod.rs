@@ -2,9 +2,9 @@
 //! RoCE and InfiniBand, and with programs in any language that do so too.
 //!
 //! An [`Id`] goes from state to state: [`bind`](Id::bind), resolve the address, resolve the route, connect;
-//! or listen, and accept [requests](ConnectionRequest). A step that takes time is begun by its call and ended
-//! by an event: [`Step`], [`Connecting`], [`Accepting`] are waited for, or asked whether they are ready, and any
-//! number can be under way on one [`EventChannel`].
+//! or listen, and accept [requests](ConnectionRequest). A step that takes time is begun by its call and
+//! ended by an event: [`Step`], [`Connecting`], [`Accepting`] are waited for, or asked whether they are
+//! ready, and any number can be under way on one [`EventChannel`].
 //!
 //! Protection domain, completion queues and queue pair are the program's own: the device is known when the
 //! address is resolved, or the request has come ([`Id::context`], [`ConnectionRequest::context`]).
@@ -44,12 +44,18 @@
 //! }
 //! ```
 //!
-//! Every event is copied and acknowledged in the call that takes it, so that dropping an id never waits for a
-//! program to have seen its events. Ids, requests, connections, queue pairs and channels may be dropped in any
-//! order and on any thread.
+//! librdmacm opens each device that an id is bound to, besides, and keeps it open to the end of the
+//! process: a device cannot be removed before, where the kernel waits for that.
+//!
+//! Every event is copied and acknowledged in the call that takes it, so that dropping an id never waits for
+//! a program to have seen its events. Ids, requests, connections, queue pairs and channels may be dropped
+//! in any order and on any thread.
+
+#![allow(clippy::result_large_err)] // what was given to a step that failed comes back
 
 mod channel;
 mod connection;
+mod core;
 mod data;
 mod device;
 mod fault;
@@ -57,13 +63,15 @@ mod id;
 mod listener;
 mod params;
 mod slot;
+mod step;
 
 pub use channel::EventChannel;
 pub use connection::{Accepting, Connected, Connecting, Connection};
 pub use data::{MAX_IN_REJECT, MAX_IN_REPLY, MAX_IN_REQUEST, PrivateData};
 pub use device::BoundDevice;
 pub use fault::Failed;
-pub use id::{AddressResolved, Awaited, Bound, HasDevice, Id, Idle, RouteResolved, Step};
+pub use id::{AddressResolved, Bound, HasDevice, Id, Idle, RouteResolved};
 pub use listener::{ConnectionRequest, Listener};
 pub use params::ConnectionParams;
 pub use slot::CmEvent;
+pub use step::{Awaited, Step};

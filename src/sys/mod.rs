@@ -42,6 +42,7 @@ pub(crate) mod abi;
 mod calls;
 pub(crate) mod cm;
 mod cm_calls;
+mod cm_id;
 mod context;
 mod conv;
 mod cq;
@@ -55,7 +56,8 @@ pub(crate) mod qp;
 pub(crate) mod socket;
 
 pub(crate) use abi::{ibv_device_attr_ex as DeviceAttrRaw, ibv_port_attr as PortAttrRaw};
-pub(crate) use cm::{CmChannel, CmEvent, CmId};
+pub(crate) use cm::{CmChannel, CmEvent};
+pub(crate) use cm_id::CmId;
 pub(crate) use context::{ContextHandle, RawEvent};
 pub(crate) use cq::{ChannelHandle, CqHandle};
 pub(crate) use device::{DeviceHandle, list_devices};

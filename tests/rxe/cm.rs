@@ -193,6 +193,32 @@ fn a_refusal_reaches_the_client_with_its_reason() {
     accepting.wait(PATIENCE).expect("established");
 }
 
+/// What the connection manager itself says, 655 ms, a sender would wait that found no receive.
+#[test]
+fn a_sender_that_finds_no_receive_tries_again_soon() {
+    let server = Server::new();
+    let (here, mut there) = (Parts::new(&server.context), Parts::new(&server.context));
+    let client = EventChannel::new().expect("a channel");
+    let id = client.resolve(server.at(), PATIENCE).expect("resolved");
+    let ready = id.init(here.queue_pair(), RemoteAccess::READ).expect("to INIT");
+    let connecting = id.connect(ready, &ConnectionParams::new()).expect("asked");
+    let request = server.request();
+    let ready = request.init(there.queue_pair(), RemoteAccess::READ).expect("to INIT");
+    let accepting = request.accept(ready, &ConnectionParams::new()).expect("accepted");
+    let mut ours = connecting.wait(PATIENCE).expect("connected");
+    let mut theirs = accepting.wait(PATIENCE).expect("established");
+    let mut buffer = here.pool.take().expect("a buffer");
+    buffer.fill_from(b"early").expect("it fits");
+    ours.queue_pair.send_queue().post(Send::new(buffer)).expect("room");
+    // Long enough for the first try to have failed; were it not, the test would only show less.
+    std::thread::sleep(Duration::from_millis(20));
+    let posted = Instant::now();
+    let buffer = there.pool.take().expect("a buffer");
+    theirs.queue_pair.recv_queue().post(Receive::new(buffer)).expect("room");
+    assert_eq!(received(&mut there), b"early");
+    assert!(posted.elapsed() < Duration::from_millis(400), "{:?}", posted.elapsed());
+}
+
 /// Every step is begun for all before any is waited for; they end in whatever order.
 #[test]
 fn many_connections_in_parallel_on_one_channel() {

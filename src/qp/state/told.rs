@@ -27,6 +27,7 @@ impl QueuePair<Init> {
     /// INIT to RTR to RTS, with the attributes that a connection manager gave for each. `from` is the GID
     /// that it means to send from: after RTR, when the row is pinned, it must be the one at the index it
     /// gave; one that moved is looked up by its value.
+    #[allow(clippy::result_large_err)] // the queue pair comes back
     pub(crate) fn connect_as_told(
         mut self,
         rtr: Attributes,

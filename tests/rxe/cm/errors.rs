@@ -140,7 +140,7 @@ fn a_port_in_use() {
         id.set_reuse_addr(true).expect("set");
         let mut at = address(&server.rig);
         at.set_port(port);
-        id.bind(at)
+        id.bind(at).map_err(|failed| failed.error)
     };
     let first = shared(0).expect("bound");
     let second = shared(first.local_addr().expect("bound").port()).expect("bound, too");
@@ -155,7 +155,8 @@ fn a_port_in_use() {
 fn a_wildcard_listener_has_no_device_and_its_requests_have() {
     let (mut one, mut other) = (Rig::new(), Rig::within_alone());
     // librdmacm keeps what an id was bound to open.
-    (one.leave(), other.leave());
+    one.leave();
+    other.leave();
     let channel = EventChannel::new().expect("a channel");
     let all = channel.id().expect("an id");
     let all = all.bind((Ipv4Addr::UNSPECIFIED, 0).into()).expect("bound");
