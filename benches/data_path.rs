@@ -12,7 +12,6 @@
 //! queue pair of their own, alternating in one process, many rounds, medians. Four operations a message:
 //! two posts, two polls' worth of completions.
 
-#[allow(unsafe_code)]
 mod c_loop;
 #[path = "../tests/interposed/mod.rs"]
 mod interposed;

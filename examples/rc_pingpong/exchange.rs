@@ -179,7 +179,7 @@ fn text(address: &Endpoint) -> String {
 
 /// What the text says; `None` unless it is exactly such a text. The zero GID is none.
 fn parse(bytes: &[u8; LEN]) -> Option<Endpoint> {
-    let text = str::from_utf8(bytes).ok()?.strip_suffix('\0')?;
+    let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\0')?;
     let mut fields = text.split(':');
     let mut number = |digits: usize| {
         let field = fields.next()?;
