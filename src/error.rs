@@ -1,188 +1,31 @@
 //! What can go wrong, told with the object, the limit and what was asked.
 
+mod errno;
 mod exchange;
 mod manager;
 mod moved;
 mod no_device;
+mod object;
 mod refusal;
 mod transition;
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::types::{GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus};
 
+pub use errno::Errno;
 pub use exchange::{ExchangeFault, ExchangeProblem, ExchangeStep, RecordError};
 pub use manager::{CmFault, CmReason};
 pub use moved::GidMoved;
 pub use no_device::{AddressWithDevice, NoDeviceForAddress};
+pub use object::Object;
 pub use refusal::{Queue, Refusal};
 pub use transition::TransitionFault;
 
 /// What every fallible call of this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// A C `errno` value, carried as the number it is.
-///
-/// Read only after a call has failed: `errno` means nothing after a success. Prints its name and
-/// the system's text; a number this crate has no name for is printed as a number.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Errno(i32);
-
-/// Makes the constants and the name table from one list.
-macro_rules! errnos {
-    ($($name:ident),* $(,)?) => {
-        #[allow(missing_docs)] // the names are the C library's own, errno(3)
-        impl Errno { $(pub const $name: Errno = Errno(libc::$name);)* }
-
-        impl Errno {
-            /// The symbolic name, `EINVAL` and the like; `None` for a number without one here.
-            pub fn name(self) -> Option<&'static str> {
-                match self.0 { $(libc::$name => Some(stringify!($name)),)* _ => None }
-            }
-        }
-    };
-}
-
-errnos!(
-    EPERM,
-    ENOENT,
-    EINTR,
-    EIO,
-    ENXIO,
-    EBADF,
-    EAGAIN,
-    ENOMEM,
-    EACCES,
-    EFAULT,
-    EBUSY,
-    EEXIST,
-    ENODEV,
-    EINVAL,
-    ENFILE,
-    EMFILE,
-    ENOTTY,
-    EFBIG,
-    ENOSPC,
-    EROFS,
-    ERANGE,
-    EDOM,
-    ENOSYS,
-    ENODATA,
-    EPROTO,
-    EOVERFLOW,
-    EOPNOTSUPP,
-    EADDRINUSE,
-    EADDRNOTAVAIL,
-    ENETDOWN,
-    ENETUNREACH,
-    ECONNREFUSED,
-    ECONNRESET,
-    EHOSTUNREACH,
-    ETIMEDOUT,
-    EPROTONOSUPPORT,
-    EAFNOSUPPORT,
-    ENOPROTOOPT,
-    EMSGSIZE,
-    ENOBUFS,
-    EISCONN,
-    ENOTCONN,
-    EINPROGRESS,
-    EALREADY,
-    ECANCELED,
-    ESTALE,
-);
-
-impl Errno {
-    /// The error of the last failed C call on this thread (`errno`). Only directly after a
-    /// failure: a success leaves what was there.
-    #[doc(alias = "errno")]
-    pub fn last() -> Errno {
-        Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
-    }
-
-    /// An errno from its number; any number is carried.
-    pub const fn from_raw(raw: i32) -> Errno {
-        Errno(raw)
-    }
-
-    /// The number, as C has it.
-    pub const fn raw(self) -> i32 {
-        self.0
-    }
-}
-
-impl fmt::Debug for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "errno {}", self.0),
-        }
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = std::io::Error::from_raw_os_error(self.0).to_string();
-        let text = text.split(" (os error").next().unwrap_or("unknown error");
-        match self.name() {
-            Some(name) => write!(f, "{name} ({}): {text}", self.0),
-            None => write!(f, "errno {}: {text}", self.0),
-        }
-    }
-}
-
-impl std::error::Error for Errno {}
-
-impl From<std::io::Error> for Errno {
-    /// The errno inside an I/O error; `EIO` for one that did not come from the system.
-    fn from(error: std::io::Error) -> Errno {
-        error.raw_os_error().map_or(Errno::EIO, Errno)
-    }
-}
-
-/// The device, port and table row that an error is about, as far as they are known.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Object {
-    /// The RDMA device's name, `rxe0`, `mlx5_0`.
-    pub device: Box<str>,
-    /// The port, where the call named one.
-    pub port: Option<PortNum>,
-    /// The table index, where the call named one.
-    pub index: Option<u32>,
-}
-
-impl Object {
-    /// A whole device.
-    pub(crate) fn device(name: &str) -> Object {
-        Object { device: name.into(), ..Object::default() }
-    }
-
-    /// One port of a device.
-    pub(crate) fn port(name: &str, port: PortNum) -> Object {
-        Object { port: Some(port), ..Object::device(name) }
-    }
-
-    /// One row of a table of a port.
-    pub(crate) fn row(name: &str, port: PortNum, index: u32) -> Object {
-        Object { index: Some(index), ..Object::port(name, port) }
-    }
-}
-
-impl fmt::Display for Object {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.device)?;
-        if let Some(port) = self.port {
-            write!(f, " port {port}")?;
-        }
-        if let Some(index) = self.index {
-            write!(f, " index {index}")?;
-        }
-        Ok(())
-    }
-}
 
 /// Everything this crate's calls can fail with.
 #[derive(Debug, thiserror::Error)]
@@ -581,14 +424,6 @@ fn rows_there_are(rows: &[GidEntry], more: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn errno_names_itself_or_its_number() {
-        assert_eq!(Errno::EINVAL.to_string(), "EINVAL (22): Invalid argument");
-        assert_eq!(format!("{:?}", Errno::EOPNOTSUPP), "EOPNOTSUPP");
-        assert_eq!(format!("{:?}", Errno::from_raw(4711)), "errno 4711");
-        assert!(Errno::from_raw(4711).to_string().starts_with("errno 4711: "));
-    }
 
     #[test]
     fn errors_name_object_limit_and_what_was_asked() {

@@ -10,7 +10,6 @@
 //! end for and another thread does or learns: that one of its queue pairs was destroyed, that it or the
 //! device failed.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,8 +46,11 @@ pub(super) struct Channel {
     handle: Arc<ChannelHandle>,
     context: Context,
     /// By the key of the completion queue.
-    signals: Mutex<HashMap<usize, Arc<Signal>>>,
+    signals: Mutex<Signals>,
 }
+
+/// By the key of the completion queue.
+type Signals = hashbrown::HashMap<usize, Arc<Signal>, foldhash::fast::FixedState>;
 
 /// What one completion queue is told by.
 pub(super) struct Signal {
@@ -269,7 +271,7 @@ impl Channel {
         })
     }
 
-    fn signals(&self) -> MutexGuard<'_, HashMap<usize, Arc<Signal>>> {
+    fn signals(&self) -> MutexGuard<'_, Signals> {
         // A panic elsewhere leaves nothing half done behind this lock.
         self.signals.lock().unwrap_or_else(PoisonError::into_inner)
     }

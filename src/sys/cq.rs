@@ -1,6 +1,5 @@
 //! The owners of an `ibv_comp_channel` and of an `ibv_cq`.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -12,6 +11,9 @@ use super::context::ContextHandle;
 use super::{calls, conv};
 use crate::error::Errno;
 
+/// By the address of a CQ.
+type ByCq<T> = hashbrown::HashMap<usize, T, foldhash::fast::FixedState>;
+
 /// A completion channel; destroyed when dropped. The CQs on it hold it.
 ///
 /// An event is taken from it, its CQ found and the event counted under one lock, and a CQ is destroyed
@@ -20,7 +22,7 @@ use crate::error::Errno;
 pub(crate) struct ChannelHandle {
     channel: NonNull<ibv_comp_channel>,
     /// By the address of the CQ: events taken and not acknowledged yet.
-    taken: Mutex<HashMap<usize, u32>>,
+    taken: Mutex<ByCq<u32>>,
     /// Closed after it.
     context: Arc<ContextHandle>,
 }
@@ -90,7 +92,7 @@ impl ChannelHandle {
         Ok(true)
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<usize, u32>> {
+    fn taken(&self) -> MutexGuard<'_, ByCq<u32>> {
         // A panic elsewhere leaves nothing half done behind this lock.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -22,12 +22,18 @@
 
 #![allow(unsafe_code)]
 
+mod claimed;
+mod state;
+
 use std::ptr::null_mut;
 
 use super::id::WrId;
 use crate::mem::Held;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::types::{Qpn, WcOpcode};
+
+pub(crate) use claimed::Claimed;
+use claimed::{BY_POSTER, INTERNAL};
 
 /// See the module.
 pub(crate) struct Ring {
@@ -68,56 +74,6 @@ struct Slot {
     wr_id: AtomicU64,
 }
 
-/// The state of a slot: the sequence number in the upper half; in the lower the kind of the entry, and in
-/// its two lowest bits whether the slot is free, in flight or claimed.
-mod state {
-    use super::Entry;
-
-    const WHICH: u64 = 3;
-    const FREE: u64 = 0;
-    const IN_FLIGHT: u64 = 1;
-    const CLAIMED: u64 = 2;
-
-    pub(super) const NEW: u64 = FREE;
-
-    #[inline(always)]
-    pub(super) fn in_flight(sequence: u32, entry: Entry) -> u64 {
-        u64::from(sequence) << 32 | u64::from(entry.kind()) << 2 | IN_FLIGHT
-    }
-
-    #[inline(always)]
-    pub(super) fn is_of(state: u64, sequence: u32) -> bool {
-        (state >> 32) as u32 == sequence
-    }
-
-    /// Whether this work request is in flight in it.
-    #[inline(always)]
-    pub(super) fn has(state: u64, sequence: u32) -> bool {
-        is_of(state, sequence) && state & WHICH == IN_FLIGHT
-    }
-
-    /// Of one in flight.
-    #[inline(always)]
-    pub(super) fn claimed(state: u64) -> u64 {
-        state ^ (IN_FLIGHT | CLAIMED)
-    }
-
-    #[inline]
-    pub(super) fn is_claimed(state: u64, sequence: u32) -> bool {
-        is_of(state, sequence) && state & WHICH == CLAIMED
-    }
-
-    #[inline]
-    pub(super) fn is_free(state: u64) -> bool {
-        state & WHICH == FREE
-    }
-
-    #[inline(always)]
-    pub(super) fn kind(state: u64) -> u32 {
-        state as u32 >> 2
-    }
-}
-
 /// What the table knows of a work request besides its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
@@ -133,7 +89,8 @@ pub(crate) struct Entry {
 impl Entry {
     #[inline]
     fn kind(self) -> u32 {
-        self.opcode.raw() & 0xff | u32::from(self.pieces) << 8 | u32::from(self.internal) << 16
+        let internal = if self.internal { INTERNAL } else { 0 };
+        self.opcode.raw() & 0xff | u32::from(self.pieces) << 8 | internal
     }
 }
 
@@ -406,76 +363,6 @@ impl Ring {
         }
         // Release: those that are free were freed by this thread, or by the poster itself.
         free_to.store(at, Ordering::Release);
-    }
-}
-
-/// A claim of the poster's, among the bits of its kind.
-const BY_POSTER: u32 = 1 << 24;
-/// An entry of the library's own.
-const INTERNAL: u32 = 1 << 16;
-
-/// A work request that was taken out of its table, whose memory is in the slot still. Dropping it drops
-/// what is left of the memory, and frees the slot. Forgetting it leaks the memory.
-pub(crate) struct Claimed<'a> {
-    ring: &'a Ring,
-    sequence: u32,
-    kind: u32,
-    /// The piece of memory that is next.
-    next: u32,
-}
-
-impl Claimed<'_> {
-    /// The caller's own number.
-    #[inline]
-    pub(crate) fn wr_id(&self) -> u64 {
-        self.ring.slot(self.sequence).wr_id.load(Ordering::Relaxed)
-    }
-
-    /// What it was.
-    #[inline]
-    pub(crate) fn opcode(&self) -> WcOpcode {
-        WcOpcode::from_raw(self.kind & 0xff)
-    }
-
-    /// Whether it is the library's own, not to be shown.
-    #[inline]
-    pub(crate) fn is_internal(&self) -> bool {
-        self.kind & INTERNAL != 0
-    }
-
-    /// The queue pair.
-    #[inline]
-    pub(crate) fn qpn(&self) -> Qpn {
-        self.ring.qpn()
-    }
-
-    /// The next piece of its memory, in the order they were posted.
-    #[inline]
-    pub(crate) fn take(&mut self) -> Option<Held> {
-        let piece = self.next;
-        if piece >= self.kind >> 8 & 0xff {
-            return None;
-        }
-        self.next = piece + 1;
-        let raw = match piece {
-            0 => self.ring.slot(self.sequence).held.load(Ordering::Relaxed),
-            piece => self.ring.more(self.sequence).get(piece as usize - 1)?.load(Ordering::Relaxed),
-        };
-        // SAFETY: it was put by `into_raw`, and belongs to who claimed the slot; it is read once, for
-        // the next one is another, and the slot is filled again before it is claimed again.
-        unsafe { Held::from_raw(raw) }
-    }
-}
-
-impl Drop for Claimed<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        while self.take().is_some() {}
-        if self.kind & BY_POSTER != 0 {
-            self.ring.finish(self.sequence);
-        } else {
-            self.ring.finish_polled(self.sequence);
-        }
     }
 }
 

@@ -1,0 +1,48 @@
+//! The state of a slot: the sequence number in the upper half; in the lower the kind of the entry, and in
+//! its two lowest bits whether the slot is free, in flight or claimed.
+
+use super::Entry;
+
+const WHICH: u64 = 3;
+const FREE: u64 = 0;
+const IN_FLIGHT: u64 = 1;
+const CLAIMED: u64 = 2;
+
+pub(super) const NEW: u64 = FREE;
+
+#[inline(always)]
+pub(super) fn in_flight(sequence: u32, entry: Entry) -> u64 {
+    u64::from(sequence) << 32 | u64::from(entry.kind()) << 2 | IN_FLIGHT
+}
+
+#[inline(always)]
+pub(super) fn is_of(state: u64, sequence: u32) -> bool {
+    (state >> 32) as u32 == sequence
+}
+
+/// Whether this work request is in flight in it.
+#[inline(always)]
+pub(super) fn has(state: u64, sequence: u32) -> bool {
+    is_of(state, sequence) && state & WHICH == IN_FLIGHT
+}
+
+/// Of one in flight.
+#[inline(always)]
+pub(super) fn claimed(state: u64) -> u64 {
+    state ^ (IN_FLIGHT | CLAIMED)
+}
+
+#[inline]
+pub(super) fn is_claimed(state: u64, sequence: u32) -> bool {
+    is_of(state, sequence) && state & WHICH == CLAIMED
+}
+
+#[inline]
+pub(super) fn is_free(state: u64) -> bool {
+    state & WHICH == FREE
+}
+
+#[inline(always)]
+pub(super) fn kind(state: u64) -> u32 {
+    state as u32 >> 2
+}
