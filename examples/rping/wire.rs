@@ -32,7 +32,7 @@ pub(crate) fn text(turn: u64, size: usize) -> Vec<u8> {
     let letters = 58;
     let mut text = format!("rdma-ping-{turn}: ").into_bytes();
     let more = size.saturating_sub(text.len());
-    text.extend((0..more as u64).map(|n| 65 + ((turn + n) % letters) as u8));
+    text.extend((0..more as u64).map(|n| 65 + ((turn % letters + n) % letters) as u8));
     text.truncate(size);
     if let Some(last) = text.last_mut() {
         *last = 0;

@@ -6,7 +6,8 @@ mod errors;
 mod peers;
 mod teardown;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{OnceLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use rdma_verbs::cm::{
@@ -14,11 +15,11 @@ use rdma_verbs::cm::{
 };
 use rdma_verbs::wr::{Receive, Send};
 use rdma_verbs::{
-    CmReason, CompletionQueue, Context, Error, Init, Pool, ProtectionDomain, QueuePair,
+    CmReason, CompletionQueue, Context, DeviceList, Error, Init, Pool, ProtectionDomain, QueuePair,
     RejectReason, RemoteAccess, Reset, WcOpcode,
 };
 
-use super::rig::Rig;
+use super::rig::{Rig, together};
 
 /// Long enough for anything here; a test that waits so long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -44,34 +45,62 @@ impl Parts {
     }
 }
 
+/// librdmacm opens a device that an id is bound to, and keeps it open while the process lives: such a
+/// device can not be removed before. So these tests share two, which stay.
+pub(crate) struct Place {
+    pub(crate) device: String,
+    number: u8,
+}
+
+impl Place {
+    pub(crate) fn get(which: usize) -> &'static Place {
+        static PLACES: OnceLock<[Place; 2]> = OnceLock::new();
+        let make = || {
+            let rig = Rig::within_alone();
+            rig.add_addresses(&rig.open(), 1);
+            let (device, number) = rig.leave();
+            Place { device, number }
+        };
+        &PLACES.get_or_init(|| [make(), make()])[which]
+    }
+
+    /// Its address.
+    pub(crate) fn ip(&self) -> IpAddr {
+        Ipv4Addr::new(198, 18, self.number, 1).into()
+    }
+
+    pub(crate) fn open(&self) -> Context {
+        let list = DeviceList::new().expect("devices can be listed");
+        list.find(&self.device).expect("it is listed").open().expect("it opens")
+    }
+}
+
 /// A device with an address, and a listener at it.
 pub(crate) struct Server {
-    pub(crate) rig: Rig,
+    pub(crate) place: &'static Place,
     pub(crate) context: Context,
     pub(crate) channel: EventChannel,
     pub(crate) listener: Listener,
-}
-
-/// The address that a rig was given.
-pub(crate) fn address(rig: &Rig) -> SocketAddr {
-    (Ipv4Addr::new(198, 18, rig.number(), 1), 0).into()
+    _machine: Option<RwLockReadGuard<'static, ()>>,
 }
 
 impl Server {
     pub(crate) fn new() -> Server {
-        Server::on(Rig::new())
+        Server::on(Some(together()))
     }
 
-    /// librdmacm opens a device that an id is bound to, and keeps it open while the process lives: such a
-    /// device can not be removed before.
-    pub(crate) fn on(mut rig: Rig) -> Server {
-        rig.leave();
-        let context = rig.open();
-        rig.add_addresses(&context, 1);
+    /// The same for a test that is alone already.
+    pub(crate) fn within_alone() -> Server {
+        Server::on(None)
+    }
+
+    fn on(machine: Option<RwLockReadGuard<'static, ()>>) -> Server {
+        let place = Place::get(0);
+        let context = place.open();
         let channel = EventChannel::new().expect("a channel");
         channel.share(&context);
-        let listener = channel.listen(address(&rig), 128).expect("it listens");
-        Server { rig, context, channel, listener }
+        let listener = channel.listen((place.ip(), 0).into(), 128).expect("it listens");
+        Server { place, context, channel, listener, _machine: machine }
     }
 
     pub(crate) fn at(&self) -> SocketAddr {
@@ -128,7 +157,7 @@ fn messages_go_both_ways_and_private_data_arrives_padded() {
     let (mut here, mut there) = (Parts::new(&server.context), Parts::new(&server.context));
 
     let id = client.resolve(server.at(), PATIENCE).expect("resolved");
-    assert_eq!(id.device().expect("bound").name(), server.rig.device);
+    assert_eq!(id.device().expect("bound").name(), server.place.device);
     assert_eq!(id.peer_addr(), Some(server.at()));
     assert_eq!(id.local_addr().expect("chosen").ip(), server.at().ip());
     let ready = id.init(here.queue_pair(), RemoteAccess::READ).expect("to INIT");
@@ -140,7 +169,7 @@ fn messages_go_both_ways_and_private_data_arrives_padded() {
     let request = server.request();
     assert_eq!(request.private_data().len(), 56, "padded");
     assert_eq!(request.private_data().message(), Some(&b"hello"[..]));
-    assert_eq!(request.device().name(), server.rig.device);
+    assert_eq!(request.device().name(), server.place.device);
     let ready = request.init(there.queue_pair(), RemoteAccess::READ).expect("to INIT");
     let ready = prepared(&there, ready);
     let reply = ConnectionParams::new().private_data(b"abcd");
@@ -228,9 +257,11 @@ fn many_connections_in_parallel_on_one_channel() {
     let server = Server::new();
     let parts = Parts::new(&server.context);
     let steps: Vec<_> = (0..COUNT)
-        .map(|_| server.channel.id().expect("an id").resolve_addr(server.at(), PATIENCE))
-        .collect::<Result<_, _>>()
-        .expect("begun");
+        .map(|_| {
+            let id = server.channel.id().expect("an id");
+            id.resolve_addr(server.at(), PATIENCE).expect("begun")
+        })
+        .collect();
     // The last first: the events of the others are kept for them.
     let ids = steps.into_iter().rev().map(|step| step.wait(PATIENCE).expect("resolved"));
     let steps: Vec<_> = ids.map(|id| id.resolve_route(PATIENCE).expect("begun")).collect();

@@ -15,6 +15,11 @@ pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whoever is to be alone waits until this is let go of; a test that has no [`Rig`] of its own takes it.
+pub(crate) fn together() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs a program to its end; it must succeed.
 pub(crate) fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().expect(program);
@@ -131,8 +136,9 @@ impl Rig {
     }
 
     /// Leaves the device where it is: somebody in this process has it open to the end.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn leave(mut self) -> (String, u8) {
         self.gone = true;
+        (self.device.clone(), self.number())
     }
 
     /// Begins to take the device away; the command ends when nobody has it open.

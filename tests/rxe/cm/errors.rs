@@ -7,8 +7,8 @@ use rdma_verbs::cm::{ConnectionParams, EventChannel};
 use rdma_verbs::{CmReason, Errno, Error, GidDirectory, RejectReason, RemoteAccess};
 
 use super::super::pair::Pair;
-use super::super::rig::{Rig, ip};
-use super::{PATIENCE, Parts, Server, address};
+use super::super::rig::{ip, together};
+use super::{PATIENCE, Parts, Place, Server};
 
 fn reason(error: &Error) -> &CmReason {
     match error {
@@ -138,9 +138,7 @@ fn a_port_in_use() {
     let shared = |port| {
         let mut id = channel.id().expect("an id");
         id.set_reuse_addr(true).expect("set");
-        let mut at = address(&server.rig);
-        at.set_port(port);
-        id.bind(at).map_err(|failed| failed.error)
+        id.bind((server.at().ip(), port).into()).map_err(|failed| failed.error)
     };
     let first = shared(0).expect("bound");
     let second = shared(first.local_addr().expect("bound").port()).expect("bound, too");
@@ -153,10 +151,8 @@ fn a_port_in_use() {
 /// A listener at all addresses has no device; each request has its own.
 #[test]
 fn a_wildcard_listener_has_no_device_and_its_requests_have() {
-    let (mut one, mut other) = (Rig::new(), Rig::within_alone());
-    // librdmacm keeps what an id was bound to open.
-    one.leave();
-    other.leave();
+    let _machine = together();
+    let (one, other) = (Place::get(0), Place::get(1));
     let channel = EventChannel::new().expect("a channel");
     let all = channel.id().expect("an id");
     let all = all.bind((Ipv4Addr::UNSPECIFIED, 0).into()).expect("bound");
@@ -165,20 +161,18 @@ fn a_wildcard_listener_has_no_device_and_its_requests_have() {
     assert!(listener.device().is_none());
     let port = listener.local_addr().expect("a port").port();
     let mut kept = Vec::new();
-    for rig in [&one, &other] {
-        let context = rig.open();
-        rig.add_addresses(&context, 1);
+    for place in [one, other] {
+        let context = place.open();
         channel.share(&context);
         let parts = Parts::new(&context);
-        let mut at = address(rig);
-        at.set_port(port);
+        let at = (place.ip(), port).into();
         let id = channel.resolve(at, PATIENCE).expect("resolved");
         let shared = id.context().expect("shared");
-        assert_eq!(shared.device().name(), rig.device);
+        assert_eq!(shared.device().name(), place.device);
         let ready = id.init(parts.queue_pair(), RemoteAccess::READ).expect("to INIT");
         let connecting = id.connect(ready, &ConnectionParams::new()).expect("asked");
         let request = listener.accept(PATIENCE).expect("events").expect("a request");
-        assert_eq!(request.device().name(), rig.device);
+        assert_eq!(request.device().name(), place.device);
         assert_eq!(request.device().port().get(), 1);
         kept.push((request, connecting, parts));
     }

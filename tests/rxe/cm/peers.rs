@@ -11,16 +11,16 @@ use super::super::rping_example::{Options, run};
 use super::Server;
 
 /// A device with an address, for both ends, and a port of one test's own.
-struct Place {
+struct Ends {
     _server: Server,
     address: IpAddr,
     port: u16,
 }
 
-impl Place {
-    fn new(port: u16) -> Place {
+impl Ends {
+    fn new(port: u16) -> Ends {
         let server = Server::new();
-        Place { address: server.at().ip(), _server: server, port }
+        Ends { address: server.at().ip(), _server: server, port }
     }
 
     /// Arguments for either program.
@@ -72,7 +72,7 @@ fn turns(size: &str) -> String {
 
 #[test]
 fn our_client_with_a_server_in_c() {
-    let place = Place::new(7201);
+    let place = Ends::new(7201);
     for size in SIZES {
         let server = place.c("-s", &["-S", size, "-C", "1000"]);
         wait_until("the server listens", || place.is_taken());
@@ -85,7 +85,7 @@ fn our_client_with_a_server_in_c() {
 
 #[test]
 fn a_client_in_c_with_our_server() {
-    let place = Place::new(7202);
+    let place = Ends::new(7202);
     for size in SIZES {
         let count = turns(size);
         let client = std::thread::scope(|scope| {
@@ -102,7 +102,7 @@ fn a_client_in_c_with_our_server() {
 /// The text is the C program's, byte for byte.
 #[test]
 fn the_text_is_the_same() {
-    let place = Place::new(7203);
+    let place = Ends::new(7203);
     let mut server = place.c("-s", &["-v", "-S", "64"]);
     wait_until("the server listens", || place.is_taken());
     place.ours("-c", &["-C", "3", "--deadline", "60"]).expect("all came back");
@@ -115,7 +115,7 @@ fn the_text_is_the_same() {
 
 #[test]
 fn both_ends_are_ours_and_sizes_are_beyond_c() {
-    let place = Place::new(7204);
+    let place = Ends::new(7204);
     for size in ["28", "65536", "1000000"] {
         let done = place.ours("--both", &["-S", size, "-C", "20", "-V", "--deadline", "60"]);
         done.expect("all came back");
@@ -124,7 +124,7 @@ fn both_ends_are_ours_and_sizes_are_beyond_c() {
 
 #[test]
 fn errors_are_told() {
-    let place = Place::new(7205);
+    let place = Ends::new(7205);
     let error = place.ours("-c", &["-C", "1", "--deadline", "5"]).expect_err("nobody listens");
     assert!(error.contains("nobody listens on that port"), "{error}");
     let error = place.ours("-s", &["--deadline", "0"]).expect_err("nobody came");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rdma_verbs::cm::{ConnectionParams, EventChannel};
 use rdma_verbs::{CmEventType, CmReason, Error, RejectReason, RemoteAccess};
 
-use super::super::rig::{Rig, alone};
+use super::super::rig::{alone, wait_until};
 use super::{PATIENCE, Parts, Server};
 
 /// Runs something that must not hang.
@@ -28,16 +28,23 @@ fn a_server_that_closes_refuses() {
     let server = Server::new();
     let parts = Parts::new(&server.context);
     let client = EventChannel::new().expect("a channel");
-    let ask = || {
+    let ask = |number: u8| {
         let id = client.resolve(server.at(), PATIENCE).expect("resolved");
         let ready = id.init(parts.queue_pair(), RemoteAccess::READ).expect("to INIT");
-        id.connect(ready, &ConnectionParams::new()).expect("asked")
+        id.connect(ready, &ConnectionParams::new().private_data(&[number])).expect("asked")
     };
-    let (taken, waiting, unseen) = (ask(), ask(), ask());
+    let mut asked: Vec<_> = (0..3).map(ask).collect();
+    let mut come = 0;
+    wait_until("all have come", || {
+        come += server.channel.process_events().expect("events");
+        come == 3
+    });
     let request = server.request();
+    // Requests come in any order.
+    let taken = asked.remove(request.private_data()[0].into());
     let Server { listener, .. } = server;
     within("the listener goes", move || drop(listener));
-    for asked in [waiting, unseen] {
+    for asked in asked {
         let failed = asked.wait(PATIENCE).expect_err("nobody accepts");
         assert!(rejected_by_program(&failed.error), "{failed}");
     }
@@ -141,7 +148,7 @@ fn everything_goes_in_any_order() {
         let parts = Parts::new(&server.context);
         let client = EventChannel::new().expect("a channel");
         let (ours, theirs) = server.connect(&parts, &client);
-        let Server { rig: _rig, context, channel, listener } = server;
+        let Server { context, channel, listener, _machine, .. } = server;
         within("a connection goes", move || {
             // The handle of a channel before its ids, which hold it.
             drop((client, channel));
@@ -173,7 +180,7 @@ fn memory() -> u64 {
 #[test]
 fn two_hundred_connections_leave_nothing_behind() {
     let _alone = alone();
-    let server = Server::on(Rig::within_alone());
+    let server = Server::within_alone();
     let client = EventChannel::new().expect("a channel");
     let mut parts = Parts::new(&server.context);
     let mut round = || {
