@@ -42,6 +42,8 @@ use owners::Polled;
 pub struct CompletionQueue {
     shared: Arc<Shared>,
     handle: CompletionQueueHandle,
+    /// That of `shared`, at hand.
+    device: Arc<CqHandle>,
     /// What the last call of the device gave, and how far it was looked at. All bytes are initialised.
     entries: Box<[MaybeUninit<ibv_wc>]>,
     next: usize,
@@ -170,6 +172,7 @@ impl<'a> CompletionQueueBuilder<'a> {
         let shared = Arc::new(shared);
         Ok(CompletionQueue {
             handle: CompletionQueueHandle { shared: Arc::clone(&shared) },
+            device: Arc::clone(&shared.handle),
             shared,
             entries,
             next: 0,
@@ -247,14 +250,13 @@ impl CompletionQueue {
     /// Takes what the device has.
     #[inline(always)]
     fn fill(&mut self) -> Result<()> {
-        (self.next, self.count) = (0, 0);
         if self.polled.is_behind(&self.shared) {
             self.polled.catch_up(&self.shared);
         }
         if self.failed.is_none() {
-            match self.shared.handle.poll(&mut self.entries) {
+            match self.device.poll(&mut self.entries) {
                 Ok(count) => {
-                    self.count = count;
+                    (self.next, self.count) = (0, count);
                     if count < self.entries.len() {
                         self.polled.saw_it_empty();
                     } else {
@@ -276,6 +278,7 @@ impl CompletionQueue {
 
     #[cold]
     fn fill_failed(&mut self) -> Result<()> {
+        (self.next, self.count) = (0, 0);
         // Nothing will come from the device any more.
         self.polled.saw_it_empty();
         match self.failed {

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::CompletionQueue;
 use crate::error::{Error, Queue};
-use crate::mem::{Buffer, Memory};
+use crate::mem::{Buffer, Held, Memory};
 use crate::sys::abi::ibv_wc;
 use crate::types::{Qpn, RKey, WcOpcode, WcStatus};
-use crate::wq::{Claimed, Ring, WrId};
+use crate::wq::{Claim, Claimed, Ring, WrId};
 
 /// The completions of one poll: ask for one after the other by [`next`](Drain::next). Those that are not
 /// asked for are given by the next poll.
@@ -20,9 +20,11 @@ pub struct Drain<'a> {
     cq: &'a mut CompletionQueue,
 }
 
-/// What the next completion is made of.
+/// What the next completion is made of, in registers.
+#[derive(Clone, Copy)]
 struct Found<'a> {
-    claimed: Claimed<'a>,
+    ring: &'a Ring,
+    claim: Claim,
     wc: &'a ibv_wc,
     silent: bool,
 }
@@ -50,12 +52,14 @@ impl<'a> Drain<'a> {
                 // SAFETY: as above.
                 None => unsafe { cq.find_other() }?,
             };
-            let Found { claimed, wc, silent } = found;
-            if claimed.is_internal() {
+            if found.claim.is_internal() {
+                // SAFETY: found in this ring, just now.
+                drop(unsafe { found.claim.of(found.ring) });
                 continue;
             }
             *cq.open.get_mut() = true;
-            return Some(Completion::new(claimed, wc, silent, &self.cq.open));
+            // SAFETY: found just now, and used once.
+            return Some(unsafe { Completion::new(found, &self.cq.open) });
         }
     }
 
@@ -117,12 +121,12 @@ impl CompletionQueue {
             return None;
         }
         // SAFETY: as `claim_from` says.
-        let claimed = unsafe { claim_from(&table.ring, id.sequence) }?;
+        let (ring, claim) = unsafe { claim_from(&table.ring, id.sequence) }?;
         if is_send {
             table.tail = id.sequence.wrapping_add(1);
         }
         self.next += 1;
-        Some(Found { claimed, wc, silent: false })
+        Some(Found { ring, claim, wc, silent: false })
     }
 
     /// The next of every other kind.
@@ -157,7 +161,9 @@ impl CompletionQueue {
                     let wc = if carried_out { &SILENT } else { &LEFT };
                     // SAFETY: as `claim_from` says.
                     match unsafe { claim_from(&table.ring, tail) } {
-                        Some(claimed) => return Some(Found { claimed, wc, silent: true }),
+                        Some((ring, claim)) => {
+                            return Some(Found { ring, claim, wc, silent: true });
+                        }
                         None => continue,
                     }
                 }
@@ -167,7 +173,7 @@ impl CompletionQueue {
             let claimed = unsafe { claim_from(&table.ring, id.sequence) };
             self.next += 1;
             match claimed {
-                Some(claimed) => return Some(Found { claimed, wc, silent: false }),
+                Some((ring, claim)) => return Some(Found { ring, claim, wc, silent: false }),
                 // Taken back by its poster at this moment: refused, and completed all the same.
                 None => self.strays += 1,
             }
@@ -175,8 +181,8 @@ impl CompletionQueue {
         while let Some((place, sequence)) = self.polled.next_left(&self.shared) {
             let ring = &self.polled.at(place)?.ring;
             // SAFETY: as `claim_from` says.
-            if let Some(claimed) = unsafe { claim_from(ring, sequence) } {
-                return Some(Found { claimed, wc: &LEFT, silent: true });
+            if let Some((ring, claim)) = unsafe { claim_from(ring, sequence) } {
+                return Some(Found { ring, claim, wc: &LEFT, silent: true });
             }
         }
         None
@@ -217,10 +223,12 @@ impl CompletionQueue {
 /// The caller is the poller, and has let go of the claim before. The claim is let go of before the list
 /// changes, which keeps the ring alive.
 #[inline(always)]
-unsafe fn claim_from<'a>(ring: &Arc<Ring>, sequence: u32) -> Option<Claimed<'a>> {
+unsafe fn claim_from<'a>(ring: &Arc<Ring>, sequence: u32) -> Option<(&'a Ring, Claim)> {
     let ring: *const Ring = &**ring;
     // SAFETY: by this function's own contract.
-    unsafe { (*ring).claim(sequence) }
+    let ring = unsafe { &*ring };
+    // SAFETY: as above.
+    unsafe { ring.claim_parts(sequence) }.map(|claim| (ring, claim))
 }
 
 /// A work request that is complete: how it ended, and the memory that was posted.
@@ -231,25 +239,21 @@ pub struct Completion<'a> {
     wc: &'a ibv_wc,
     /// True while it is held.
     open: &'a AtomicBool,
-    /// Received bytes that no buffer was given the length of yet.
-    received: u32,
+    /// Received bytes that a piece of the memory was given the length of.
+    given: u32,
     silent: bool,
 }
 
 impl<'a> Completion<'a> {
+    /// # Safety
+    ///
+    /// What was found is used once.
     #[inline(always)]
-    fn new(
-        claimed: Claimed<'a>,
-        wc: &'a ibv_wc,
-        silent: bool,
-        open: &'a AtomicBool,
-    ) -> Completion<'a> {
-        // Only then are they in the memory that was posted.
-        let into_memory = wc.opcode == WcOpcode::RECV.raw()
-            && wc.status == WcStatus::SUCCESS.raw()
-            && claimed.opcode() == WcOpcode::RECV;
-        let received = if into_memory { wc.byte_len } else { 0 };
-        Completion { claimed, wc, open, received, silent }
+    unsafe fn new(found: Found<'a>, open: &'a AtomicBool) -> Completion<'a> {
+        let Found { ring, claim, wc, silent } = found;
+        // Made in its place: a piece of it that is written and then copied would wait for itself.
+        // SAFETY: by this function's own contract.
+        Completion { claimed: unsafe { claim.of(ring) }, wc, open, given: 0, silent }
     }
 
     /// The caller's own number, as it was given to the work request; 0 unless it was.
@@ -358,7 +362,7 @@ impl<'a> Completion<'a> {
                     Memory::Buffer(buffer) => self.set_received(buffer),
                     // Some of what was received is there.
                     Memory::Exposed(range) => {
-                        self.received -= self.received.min(range.len() as u32);
+                        self.give(range.len() as u32);
                     }
                     Memory::Shared(_) => {}
                 }
@@ -369,14 +373,26 @@ impl<'a> Completion<'a> {
     }
 
     /// The next exclusive buffer that was posted; what comes before it is dropped.
-    #[inline]
+    #[inline(always)]
     pub fn take_buffer(&mut self) -> Option<Buffer> {
-        while let Some(memory) = self.take() {
-            if let Memory::Buffer(buffer) = memory {
-                return Some(buffer);
+        match self.claimed.take()?.into_buffer() {
+            Ok(mut buffer) => {
+                self.set_received(&mut buffer);
+                Some(buffer)
             }
+            Err(other) => self.take_buffer_after(other),
         }
-        None
+    }
+
+    #[cold]
+    fn take_buffer_after(&mut self, other: Held) -> Option<Buffer> {
+        if let Some(Memory::Exposed(range)) = other.into_memory() {
+            self.give(range.len() as u32);
+        }
+        std::iter::from_fn(|| self.take()).find_map(|memory| match memory {
+            Memory::Buffer(buffer) => Some(buffer),
+            _ => None,
+        })
     }
 
     /// The exclusive buffer that was posted, the first if there are several.
@@ -389,10 +405,23 @@ impl<'a> Completion<'a> {
     fn set_received(&mut self, buffer: &mut Buffer) {
         if self.claimed.opcode() == WcOpcode::RECV {
             // A device that tells more than there is room for is not believed.
-            let len = self.received.min(buffer.capacity() as u32);
-            self.received -= len;
+            let len = self.give(buffer.capacity() as u32);
             buffer.put_len(len);
         }
+    }
+
+    /// How much of what was received is in the next piece of the memory, which has so much room.
+    #[inline]
+    fn give(&mut self, room: u32) -> u32 {
+        // Only then is it in the memory that was posted.
+        let received = if self.is_success() && self.wc.opcode == WcOpcode::RECV.raw() {
+            self.wc.byte_len
+        } else {
+            0
+        };
+        let len = received.saturating_sub(self.given).min(room);
+        self.given += len;
+        len
     }
 }
 

@@ -101,14 +101,16 @@ impl<'a, const N: usize, const E: usize> SendBatch<'a, N, E> {
         }
         let (what, memory) = request.split();
         std::mem::swap(&mut self.queue.silent, &mut self.silent);
-        let what = self.queue.with_signal(what);
-        self.queue.count_signal(&what);
+        let flags = self.queue.flags_of(&what);
+        self.queue.count_signal(flags);
         std::mem::swap(&mut self.queue.silent, &mut self.silent);
         let wr_id = self.queue.poster.put(count as u32, what.entry(false), memory);
         // The list's address and the next request are told when it is posted: it may move until then.
         let entries = (null_mut(), R::Memory::COUNT as i32);
         // SAFETY: only this batch reads it, and the provider, as far as its opcode says.
-        unsafe { write_wr(&mut self.requests.items[count], wr_id, &what, entries, null_mut()) };
+        unsafe {
+            write_wr(&mut self.requests.items[count], wr_id, &what, flags, entries, null_mut())
+        };
         self.requests.count += 1;
         Ok(())
     }

@@ -80,13 +80,13 @@ impl SendQueue {
         if let Err(refusal) = self.check(&request, 0, &mut entries) {
             return Err(PostError { refusal, request: Some(request) });
         }
-        let (asked, memory) = request.split();
-        let what = self.with_signal(asked);
+        let (what, memory) = request.split();
+        let flags = self.flags_of(&what);
         let wr_id = self.poster.put(0, what.entry(false), memory);
         let mut wr = MaybeUninit::uninit();
         let list = entries.list();
         // SAFETY: the work request is only read by the provider, as far as its opcode says.
-        let chain = unsafe { write_wr(&mut wr, wr_id, &what, list, null_mut()) };
+        let chain = unsafe { write_wr(&mut wr, wr_id, &what, flags, list, null_mut()) };
         self.poster.reserve(1);
         let mut bad = null_mut();
         // SAFETY: the chain is one work request, whose entries live until the call returns. Its memory is
@@ -95,7 +95,7 @@ impl SendQueue {
         match unsafe { self.core.qp().post_send(chain, &mut bad) } {
             Ok(()) => {
                 self.poster.posted(1);
-                self.count_signal(&what);
+                self.count_signal(flags);
                 Ok(())
             }
             Err(errno) => {
@@ -107,7 +107,7 @@ impl SendQueue {
                 }
                 self.poster.refused(1, 0);
                 let memory = self.poster.restore::<R::Memory>(entries.as_slice());
-                let request = memory.map(|memory| R::join(asked, memory));
+                let request = memory.map(|memory| R::join(what, memory));
                 Err(PostError { refusal, request })
             }
         }
@@ -158,7 +158,8 @@ impl SendQueue {
         let wr_id = self.poster.put(0, what.entry(true), ());
         let mut wr = MaybeUninit::uninit();
         // SAFETY: as in `post`.
-        let chain = unsafe { write_wr(&mut wr, wr_id, &what, (null_mut(), 0), null_mut()) };
+        let chain =
+            unsafe { write_wr(&mut wr, wr_id, &what, what.flags, (null_mut(), 0), null_mut()) };
         self.poster.reserve(1);
         let mut bad = null_mut();
         // SAFETY: as in `post`, without memory.
@@ -270,18 +271,18 @@ impl SendQueue {
         Ok(())
     }
 
-    /// With a signal where the library asks for one.
+    /// The flags of a request, with a signal where the library asks for one.
     #[inline]
-    pub(super) fn with_signal(&self, mut what: What) -> What {
+    pub(super) fn flags_of(&self, what: &What) -> u32 {
         if self.silent + 1 >= self.interval || what.is_read() || what.is_atomic() {
-            what.flags |= flag::SIGNALED;
+            return what.flags | flag::SIGNALED;
         }
-        what
+        what.flags
     }
 
     #[inline]
-    pub(super) fn count_signal(&mut self, what: &What) {
-        self.silent = if what.flags & flag::SIGNALED != 0 { 0 } else { self.silent + 1 };
+    pub(super) fn count_signal(&mut self, flags: u32) {
+        self.silent = if flags & flag::SIGNALED != 0 { 0 } else { self.silent + 1 };
     }
 }
 
@@ -302,6 +303,7 @@ pub(super) unsafe fn write_wr(
     wr: &mut MaybeUninit<ibv_send_wr>,
     wr_id: u64,
     what: &What,
+    flags: u32,
     (sg_list, num_sge): (*mut ibv_sge, i32),
     next: *mut ibv_send_wr,
 ) -> *mut ibv_send_wr {
@@ -313,9 +315,11 @@ pub(super) unsafe fn write_wr(
         (&raw mut (*at).sg_list).write(sg_list);
         (&raw mut (*at).num_sge).write(num_sge);
         (&raw mut (*at).opcode).write(what.opcode);
-        (&raw mut (*at).send_flags).write(what.flags);
+        (&raw mut (*at).send_flags).write(flags);
         (&raw mut (*at).imm_data).write(what.imm);
-        (&raw mut (*at).wr).write(what.remote_part());
+        if what.is_remote() {
+            (&raw mut (*at).wr).write(what.remote_part());
+        }
     }
     at
 }

@@ -18,4 +18,4 @@ mod slab;
 
 pub(crate) use id::WrId;
 pub(crate) use poster::Poster;
-pub(crate) use ring::{Claimed, Entry, Ring};
+pub(crate) use ring::{Claim, Claimed, Entry, Ring};

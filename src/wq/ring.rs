@@ -32,8 +32,8 @@ use crate::mem::Held;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::types::{Qpn, WcOpcode};
 
-pub(crate) use claimed::Claimed;
 use claimed::{BY_POSTER, INTERNAL};
+pub(crate) use claimed::{Claim, Claimed};
 
 /// See the module.
 pub(crate) struct Ring {
@@ -206,9 +206,9 @@ impl Ring {
     /// Claims back what the device refused, before [`posted`](Ring::posted); `None` when a completion of
     /// it came all the same.
     pub(crate) fn take_back(&self, sequence: u32) -> Option<Claimed<'_>> {
-        let mut claimed = self.exchange(sequence)?;
-        claimed.kind |= BY_POSTER;
-        Some(claimed)
+        let Claim { sequence, kind } = self.exchange(sequence)?;
+        // SAFETY: claimed here, and made whole once.
+        Some(unsafe { Claim { sequence, kind: kind | BY_POSTER }.of(self) })
     }
 
     // What the poller does.
@@ -258,8 +258,19 @@ impl Ring {
     /// # Safety
     ///
     /// One thread at a time claims from a ring, and only one claim of it is unfinished.
-    #[inline(always)]
+    #[inline]
     pub(crate) unsafe fn claim(&self, sequence: u32) -> Option<Claimed<'_>> {
+        // SAFETY: by this function's own contract, and made whole at once.
+        unsafe { self.claim_parts(sequence).map(|claim| claim.of(self)) }
+    }
+
+    /// The same in parts.
+    ///
+    /// # Safety
+    ///
+    /// As for [`claim`](Ring::claim).
+    #[inline(always)]
+    pub(crate) unsafe fn claim_parts(&self, sequence: u32) -> Option<Claim> {
         let posted = self.written_by_poster.posted.load(Ordering::Acquire);
         // Less than half of all numbers back from `posted`.
         if (posted.wrapping_sub(sequence).wrapping_sub(1) as i32) < 0 {
@@ -272,18 +283,18 @@ impl Ring {
         }
         // Posted, and so not to be claimed back, nor its slot filled before it is free.
         slot.state.store(state::claimed(state), Ordering::Relaxed);
-        Some(Claimed { ring: self, sequence, kind: state::kind(state), next: 0 })
+        Some(Claim { sequence, kind: state::kind(state) })
     }
 
     /// The same for what the post has not returned from.
     #[cold]
-    fn claim_early(&self, sequence: u32) -> Option<Claimed<'_>> {
+    fn claim_early(&self, sequence: u32) -> Option<Claim> {
         let ahead = self.end().wrapping_sub(sequence).wrapping_sub(1);
         if ahead < self.slots.len() as u32 { self.exchange(sequence) } else { None }
     }
 
     /// Claims by an exchange.
-    fn exchange(&self, sequence: u32) -> Option<Claimed<'_>> {
+    fn exchange(&self, sequence: u32) -> Option<Claim> {
         let slot = self.slot(sequence);
         let state = slot.state.load(Ordering::Relaxed);
         if !state::has(state, sequence) {
@@ -297,7 +308,7 @@ impl Ring {
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
-        done.is_ok().then(|| Claimed { ring: self, sequence, kind: state::kind(state), next: 0 })
+        done.is_ok().then(|| Claim { sequence, kind: state::kind(state) })
     }
 
     /// Frees all slots whose claims were forgotten.

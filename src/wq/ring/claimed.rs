@@ -18,8 +18,32 @@ pub(crate) struct Claimed<'a> {
     pub(super) ring: &'a Ring,
     pub(super) sequence: u32,
     pub(super) kind: u32,
-    /// The piece of memory that is next.
-    pub(super) next: u32,
+    /// The piece of memory that is next. A whole word, so that none is padding: half a word that is written
+    /// and a whole that is copied wait for each other in the processor.
+    next: usize,
+}
+
+/// A claim in parts, which are copied in registers: somebody makes it a [`Claimed`].
+#[derive(Clone, Copy)]
+pub(crate) struct Claim {
+    pub(super) sequence: u32,
+    pub(super) kind: u32,
+}
+
+impl Claim {
+    /// Whether it is the library's own, not to be shown.
+    #[inline(always)]
+    pub(crate) fn is_internal(self) -> bool {
+        self.kind & INTERNAL != 0
+    }
+
+    /// # Safety
+    ///
+    /// The claim is of this ring, and this is called for it once.
+    #[inline(always)]
+    pub(crate) unsafe fn of(self, ring: &Ring) -> Claimed<'_> {
+        Claimed { ring, sequence: self.sequence, kind: self.kind, next: 0 }
+    }
 }
 
 impl Claimed<'_> {
@@ -35,12 +59,6 @@ impl Claimed<'_> {
         WcOpcode::from_raw(self.kind & 0xff)
     }
 
-    /// Whether it is the library's own, not to be shown.
-    #[inline]
-    pub(crate) fn is_internal(&self) -> bool {
-        self.kind & INTERNAL != 0
-    }
-
     /// The queue pair.
     #[inline]
     pub(crate) fn qpn(&self) -> Qpn {
@@ -48,27 +66,46 @@ impl Claimed<'_> {
     }
 
     /// The next piece of its memory, in the order they were posted.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<Held> {
-        let piece = self.next;
-        if piece >= self.kind >> 8 & 0xff {
+        if self.next != 0 {
+            return self.take_more();
+        }
+        // There is a first, always.
+        self.next = 1;
+        // SAFETY: it was put by `into_raw`, and belongs to who claimed the slot; it is read once, for the
+        // next one is another, and the slot is filled again before it is claimed again.
+        unsafe { Held::from_raw(self.ring.slot(self.sequence).held.load(Ordering::Relaxed)) }
+    }
+
+    #[inline]
+    fn take_more(&mut self) -> Option<Held> {
+        if self.next >= self.pieces() {
             return None;
         }
-        self.next = piece + 1;
-        let raw = match piece {
-            0 => self.ring.slot(self.sequence).held.load(Ordering::Relaxed),
-            piece => self.ring.more(self.sequence).get(piece as usize - 1)?.load(Ordering::Relaxed),
-        };
-        // SAFETY: it was put by `into_raw`, and belongs to who claimed the slot; it is read once, for
-        // the next one is another, and the slot is filled again before it is claimed again.
-        unsafe { Held::from_raw(raw) }
+        self.next += 1;
+        let raw = self.ring.more(self.sequence).get(self.next - 2)?;
+        // SAFETY: as in `take`.
+        unsafe { Held::from_raw(raw.load(Ordering::Relaxed)) }
+    }
+
+    #[inline(always)]
+    fn pieces(&self) -> usize {
+        (self.kind >> 8 & 0xff) as usize
+    }
+
+    #[cold]
+    fn drop_rest(&mut self) {
+        while self.take().is_some() {}
     }
 }
 
 impl Drop for Claimed<'_> {
     #[inline]
     fn drop(&mut self) {
-        while self.take().is_some() {}
+        if self.next < self.pieces() {
+            self.drop_rest();
+        }
         if self.kind & BY_POSTER != 0 {
             self.ring.finish(self.sequence);
         } else {

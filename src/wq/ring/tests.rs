@@ -105,8 +105,10 @@ fn entries_are_as_they_were_put() {
         ring.reserve(sequence + 1);
         ring.posted(sequence + 1);
         // SAFETY: one thread, one claim.
-        let claimed = unsafe { ring.claim(sequence) }.expect("it is in flight");
-        let read = (claimed.wr_id(), claimed.opcode(), claimed.is_internal());
+        let claim = unsafe { ring.claim_parts(sequence) }.expect("it is in flight");
+        // SAFETY: of this ring, once.
+        let claimed = unsafe { claim.of(&ring) };
+        let read = (claimed.wr_id(), claimed.opcode(), claim.is_internal());
         assert_eq!(read, (entry.wr_id, entry.opcode, entry.internal));
     }
 }

@@ -26,7 +26,7 @@
 
 /// The crate's own declarations of the C structs: one set for both sides.
 #[path = "../../../src/sys"]
-#[allow(dead_code, unreachable_pub)]
+#[allow(dead_code, unused_imports, unreachable_pub)]
 mod sys {
     pub(crate) mod abi;
 }
