@@ -111,7 +111,7 @@ fn a_batch_half_taken() {
         poster.reserve(2);
         poster.refused(2, 1);
         let mine = poster.next_refused().map_or(0, |claimed| {
-            assert_eq!(claimed.entry.wr_id, 11);
+            assert_eq!(claimed.wr_id(), 11);
             std::mem::forget(claimed);
             1
         });
