@@ -132,3 +132,34 @@ fn a_batch_half_taken() {
         assert_eq!(poster.in_flight(), 0);
     });
 }
+
+/// Of a batch of two the device refuses the second, and the error is forgotten; then a third is posted. A
+/// poller who sees the third, and takes out all before it, finds nothing of the second: it is dropped before
+/// anything is put behind it, not beside the poller.
+#[test]
+fn a_forgotten_refusal_before_another_post() {
+    loom::model(|| {
+        let ring = std::sync::Arc::new(Ring::new(0, 0, 4, 1, 0));
+        let poller = thread::spawn({
+            let ring = ring.clone();
+            move || {
+                let seen = ring.has(2);
+                // SAFETY: this thread alone claims.
+                if seen && unsafe { ring.claim(1) }.is_some() {
+                    panic!("what was refused has not been taken back");
+                }
+            }
+        });
+        let mut poster = PostingSide::new(ring.clone());
+        poster.put(0, entry(10, 1), ());
+        poster.put(1, entry(11, 1), ());
+        poster.reserve(2);
+        poster.refused(2, 1);
+        assert!(poster.has_room(0));
+        poster.put(0, entry(12, 1), ());
+        poster.reserve(1);
+        poster.posted(1);
+        assert_eq!(poster.in_flight(), 2);
+        poller.join().unwrap();
+    });
+}
