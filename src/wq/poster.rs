@@ -44,7 +44,7 @@ impl Poster {
     }
 
     fn look_for_room(&mut self, put: u32) -> bool {
-        self.tail = self.ring.free_to(self.tail);
+        self.tail = self.ring.free_to(self.tail, self.head);
         if self.head.wrapping_sub(self.tail).wrapping_add(put) < self.depth {
             return true;
         }
