@@ -40,18 +40,18 @@ pub(super) struct Arrived {
 #[derive(Default)]
 pub(super) struct Slot {
     events: Mutex<VecDeque<Arrived>>,
-    /// The most that it holds; 0 for [`MOST`].
-    most: AtomicUsize,
+    /// The most requests that it holds; 0 unless it is a listener's.
+    requests: AtomicUsize,
     dropped: AtomicU64,
     ended: AtomicBool,
 }
 
-/// What one id can hold unless it is a listener: more than a connection ever has.
+/// What one id can hold besides requests: more than a connection ever has.
 const MOST: usize = 64;
 
 impl Slot {
     /// One more. Beyond what there is room for it is dropped, and with it the id of a request, which so is
-    /// refused: a peer cannot fill our memory.
+    /// refused: a peer cannot fill our memory. Nor can he keep other news out: that has room of its own.
     pub(super) fn push(&self, raw: RawEvent) {
         let kind = CmEventType::from_raw(raw.kind);
         if matches!(
@@ -72,9 +72,10 @@ impl Slot {
             bound: raw.bound,
             child: raw.child,
         };
-        let most = match self.most.load(Ordering::Relaxed) {
-            0 => MOST,
-            most => most,
+        let requests = self.requests.load(Ordering::Relaxed);
+        let most = match kind {
+            CmEventType::CONNECT_REQUEST => requests,
+            _ => requests + MOST,
         };
         let mut events = lock(&self.events);
         if events.len() < most {
@@ -85,9 +86,9 @@ impl Slot {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many events it is to hold.
+    /// How many requests it is to hold.
     pub(super) fn hold(&self, most: usize) {
-        self.most.store(most.max(1), Ordering::Relaxed);
+        self.requests.store(most.max(1), Ordering::Relaxed);
     }
 
     /// How many there was no room for.
@@ -148,6 +149,13 @@ mod tests {
         slot.hold(2);
         (0..5).for_each(|_| slot.push(event(CmEventType::CONNECT_REQUEST)));
         assert_eq!(slot.dropped(), 3);
-        assert_eq!(std::iter::from_fn(|| slot.take(|_| true)).count(), 2);
+        slot.push(event(CmEventType::DEVICE_REMOVAL));
+        assert!(
+            slot.has(|kind| kind == CmEventType::DEVICE_REMOVAL),
+            "though it is full of requests"
+        );
+        assert_eq!(std::iter::from_fn(|| slot.take(|_| true)).count(), 3);
+        (0..100).for_each(|_| slot.push(event(CmEventType::from_raw(77))));
+        assert_eq!(slot.dropped(), 3 + 100 - (2 + MOST) as u64);
     }
 }

@@ -140,9 +140,6 @@ impl RecvQueue {
         after: u32,
         entries: &mut impl EntryList,
     ) -> Result<(), Refusal> {
-        if self.poster.has_refused() {
-            self.poster.end_refused();
-        }
         let core = &*self.core;
         core.check()?;
         if !self.poster.has_room(after) {

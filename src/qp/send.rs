@@ -260,9 +260,6 @@ impl SendQueue {
     /// Whether one more can be posted after `after` others.
     #[inline]
     pub(super) fn check_state(&mut self, after: u32) -> Result<(), Refusal> {
-        if self.poster.has_refused() {
-            self.poster.end_refused();
-        }
         self.core.check()?;
         if !self.poster.has_room(after) {
             let (qpn, depth) = (self.qpn(), self.depth());

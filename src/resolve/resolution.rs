@@ -234,12 +234,14 @@ impl Looking {
     ) -> Result<Option<Option<HwAddr>>> {
         let (ifindex, ip) = self.hop;
         for _ in 0..MOST_TURNS {
-            self.waiter.begin();
+            self.inner.begin(&self.waiter);
             match self.inner.host.neighbour(ifindex, ip)? {
                 Some(there) if there.is_usable() => return Ok(Some(self.found(there.hw_addr))),
                 Some(there) if there.is_looked_for() => {}
                 Some(there) if there.has_failed() && self.probes > 0 => {
-                    self.inner.remember_failure(self.hop);
+                    if !self.inner.remember_failure(self.hop, &self.waiter) {
+                        continue;
+                    }
                     let netdev = self.inner.name_of(ifindex);
                     return Err(Error::Unreachable { neighbour: ip, netdev, remembered: None });
                 }

@@ -195,6 +195,56 @@ fn a_neighbour_that_fails_is_remembered() {
     assert_eq!((stats.failures, stats.probes), (1, 1));
 }
 
+/// A failure that is over before it is told is none, and not remembered.
+#[test]
+fn a_neighbour_that_answers_while_it_is_given_up() {
+    let (resolver, host) = usual();
+    let mut search = resolver.start(&to_peer());
+    assert!(search.advance().is_pending());
+    host.neighbour(E0, peer(), libc::NUD_FAILED, 0);
+    let (other, its_host) = (resolver.clone(), host.clone());
+    host.with(|script| {
+        script.meanwhile = Some(Box::new(move || {
+            its_host.neighbour(E0, peer(), libc::NUD_REACHABLE, 9);
+            other.process_events().expect("taken in");
+        }));
+    });
+    match search.advance() {
+        Poll::Ready(Ok(path)) => assert_eq!(hw(&path), Some(9)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(resolver.stats().failures, 0);
+}
+
+/// Who waits is never left with a descriptor that is readable and nothing to do.
+#[test]
+fn a_waiter_that_begins_while_it_is_told() {
+    let (resolver, host) = usual();
+    let (waiter, hop) = (Arc::new(work::Waiter::default()), (E0, peer()));
+    let inner = &resolver.inner;
+    inner.register(hop, &waiter);
+    let mut set = None;
+    inner.prepare_to_wait(&waiter, &mut set).expect("descriptors");
+    let set = set.expect("it is made");
+    for round in 0..1_000 {
+        host.neighbour(E0, peer(), libc::NUD_STALE, 7);
+        let barrier = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                inner.take_in().expect("taken in")
+            });
+            barrier.wait();
+            // Some time while the other takes in.
+            (0..round * 16).for_each(|_| std::hint::spin_loop());
+            inner.begin(&waiter);
+        });
+        assert_eq!(readable(&set, NO_TIME), waiter.has_changed());
+        inner.begin(&waiter);
+    }
+    inner.unregister(hop, &waiter);
+}
+
 #[test]
 fn no_more_patience() {
     let (resolver, host) = usual();

@@ -91,9 +91,9 @@ impl Waiter {
         self.changed.load(Ordering::Acquire)
     }
 
-    /// What is told from now on counts. In this order, so that the eventfd is never left readable
-    /// without a change; whoever waits looks for a change first.
-    pub(super) fn begin(&self) {
+    /// What is told from now on counts. Not while somebody tells: between his two steps it would leave the
+    /// eventfd readable without a change, and who waits on it awake for nothing.
+    fn begin(&self) {
         self.changed.store(false, Ordering::Release);
         if let Some(wake) = self.wake.get() {
             let _ = rustix::io::read(wake, &mut [0; 8]);
@@ -218,9 +218,19 @@ impl Inner {
         (since < REMEMBERED).then_some(since)
     }
 
-    /// Remembers that a neighbour does not answer.
-    pub(super) fn remember_failure(&self, hop: Hop) {
+    /// What the waiter is told from now on counts.
+    pub(super) fn begin(&self, waiter: &Waiter) {
+        let _nobody_tells = self.state();
+        waiter.begin();
+    }
+
+    /// Remembers that a neighbour does not answer, as was found since `waiter` began; false when something
+    /// has changed since.
+    pub(super) fn remember_failure(&self, hop: Hop, waiter: &Waiter) -> bool {
         let mut state = self.state();
+        if waiter.has_changed() {
+            return false;
+        }
         if state.failed.len() >= CAPACITY {
             state.failed.retain(|_, since| since.elapsed() < REMEMBERED);
         }
@@ -228,6 +238,7 @@ impl Inner {
             state.failed.insert(hop, Instant::now());
         }
         Counters::count(&self.counters.failures);
+        true
     }
 
     /// From now on the waiter is told of changes of this neighbour.

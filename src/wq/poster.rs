@@ -32,15 +32,19 @@ impl Poster {
         &self.ring
     }
 
-    /// Whether so many more can be put after `put` others.
+    /// Whether so many more can be put after `put` others. What was refused is dropped first: nothing is put
+    /// behind what may still be taken back.
     #[inline]
     pub(crate) fn has_room(&mut self, put: u32) -> bool {
+        if self.refused.is_some() {
+            self.end_refused();
+        }
         let in_flight = self.head.wrapping_sub(self.tail).wrapping_add(put);
         in_flight < self.depth || self.look_for_room(put)
     }
 
     fn look_for_room(&mut self, put: u32) -> bool {
-        self.tail = self.ring.free_to(self.tail);
+        self.tail = self.ring.free_to(self.tail, self.head);
         if self.head.wrapping_sub(self.tail).wrapping_add(put) < self.depth {
             return true;
         }
@@ -102,12 +106,6 @@ impl Poster {
         self.refused = Some(refused);
     }
 
-    /// Whether there is something to take back.
-    #[inline]
-    pub(crate) fn has_refused(&self) -> bool {
-        self.refused.is_some()
-    }
-
     /// Takes the next back that was refused; `None` when there is none left. One that the device completes at
     /// this moment all the same is its completion's.
     pub(crate) fn next_refused(&mut self) -> Option<Claimed<'_>> {
@@ -128,6 +126,7 @@ impl Poster {
     }
 
     /// Drops what was refused and nobody took back.
+    #[cold]
     pub(crate) fn end_refused(&mut self) {
         self.finish_forgotten();
         let Some(mut at) = self.refused.take() else { return };

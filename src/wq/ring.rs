@@ -34,6 +34,7 @@ use crate::types::{Qpn, WcOpcode};
 
 use claimed::{BY_POSTER, INTERNAL};
 pub(crate) use claimed::{Claim, Claimed};
+use state::By;
 
 /// See the module.
 pub(crate) struct Ring {
@@ -169,11 +170,12 @@ impl Ring {
         state::is_free(self.slot(sequence).state.load(Ordering::Acquire))
     }
 
-    /// All before this one are free, those that were tried after `since`; there may be more.
+    /// All before this one are free, those that were tried after `since` and before `head`; there may be more.
+    /// One that is not between these is of long ago: the poller finishes nothing where all is refused.
     #[inline]
-    pub(crate) fn free_to(&self, since: u32) -> u32 {
+    pub(crate) fn free_to(&self, since: u32, head: u32) -> u32 {
         let free_to = self.written_by_poller.free_to.load(Ordering::Acquire);
-        if (free_to.wrapping_sub(since) as i32) < 0 { since } else { free_to }
+        if free_to.wrapping_sub(since) > head.wrapping_sub(since) { since } else { free_to }
     }
 
     /// Fills the slot, which must be free: what is in one that is not is lost.
@@ -206,7 +208,7 @@ impl Ring {
     /// Claims back what the device refused, before [`posted`](Ring::posted); `None` when a completion of
     /// it came all the same.
     pub(crate) fn take_back(&self, sequence: u32) -> Option<Claimed<'_>> {
-        let Claim { sequence, kind } = self.exchange(sequence)?;
+        let Claim { sequence, kind } = self.exchange(sequence, By::Poster)?;
         // SAFETY: claimed here, and made whole once.
         Some(unsafe { Claim { sequence, kind: kind | BY_POSTER }.of(self) })
     }
@@ -282,7 +284,7 @@ impl Ring {
             return None;
         }
         // Posted, and so not to be claimed back, nor its slot filled before it is free.
-        slot.state.store(state::claimed(state), Ordering::Relaxed);
+        slot.state.store(state::claimed(state, By::Poller), Ordering::Relaxed);
         Some(Claim { sequence, kind: state::kind(state) })
     }
 
@@ -290,11 +292,11 @@ impl Ring {
     #[cold]
     fn claim_early(&self, sequence: u32) -> Option<Claim> {
         let ahead = self.end().wrapping_sub(sequence).wrapping_sub(1);
-        if ahead < self.slots.len() as u32 { self.exchange(sequence) } else { None }
+        if ahead < self.slots.len() as u32 { self.exchange(sequence, By::Poller) } else { None }
     }
 
     /// Claims by an exchange.
-    fn exchange(&self, sequence: u32) -> Option<Claim> {
+    fn exchange(&self, sequence: u32, by: By) -> Option<Claim> {
         let slot = self.slot(sequence);
         let state = slot.state.load(Ordering::Relaxed);
         if !state::has(state, sequence) {
@@ -304,14 +306,15 @@ impl Ring {
         // wrote it, or by who saw it reserved.
         let done = slot.state.compare_exchange(
             state,
-            state::claimed(state),
+            state::claimed(state, by),
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
         done.is_ok().then(|| Claim { sequence, kind: state::kind(state) })
     }
 
-    /// Frees all slots whose claims were forgotten.
+    /// Frees all slots whose claims by the poller were forgotten. The poster's are the poster's to free: when
+    /// this sees one, it may be free already, and filled again.
     ///
     /// # Safety
     ///
@@ -321,7 +324,7 @@ impl Ring {
         let end = self.end();
         for back in (1..=self.slots.len() as u32).rev() {
             let sequence = end.wrapping_sub(back);
-            if self.is_claimed(sequence) {
+            if self.is_claimed(sequence, By::Poller) {
                 self.finish_polled(sequence);
             }
         }
@@ -330,13 +333,13 @@ impl Ring {
     /// Frees the slot of a claim of the poster's that was forgotten (`mem::forget`); nothing for one that
     /// was dropped.
     pub(crate) fn finish_forgotten(&self, sequence: u32) {
-        if self.is_claimed(sequence) {
+        if self.is_claimed(sequence, By::Poster) {
             self.finish(sequence);
         }
     }
 
-    fn is_claimed(&self, sequence: u32) -> bool {
-        state::is_claimed(self.slot(sequence).state.load(Ordering::Relaxed), sequence)
+    fn is_claimed(&self, sequence: u32, by: By) -> bool {
+        state::is_claimed(self.slot(sequence).state.load(Ordering::Relaxed), sequence, by)
     }
 
     /// Frees a slot that was claimed: the next may be put there.

@@ -147,6 +147,40 @@ interposed! {
         drop((a, b));
     }
 
+    /// The rest of a batch that was refused, and its error forgotten, when its queue pair ends: it is dropped
+    /// before the mark of the end is posted, by which who polls takes out all before.
+    fn a_batch_that_was_refused_before_the_end() {
+        let mut rig = Rig::new();
+        for _ in 0..20 {
+            let (mut a, b) = rig.pair();
+            a.send_queue().post(nothing().wr_id(1)).expect("room");
+            faults::fail_post("ibv_post_send", Post::RefuseAt(1), libc::ENOMEM, 1);
+            let mut batch = a.send_queue().batch::<8>();
+            for wr_id in 2..10 {
+                batch.push(Write::new(rig.take(), RemoteSlice::new(0, SIZE as u64, RKey::new(0))).wr_id(wr_id)).expect("room");
+            }
+            forget(batch.post().expect_err("it is refused"));
+            let done = std::sync::atomic::AtomicBool::new(false);
+            let seen = std::thread::scope(|scope| {
+                let poller = scope.spawn(|| {
+                    let mut seen = Vec::new();
+                    while !done.load(std::sync::atomic::Ordering::Acquire) {
+                        seen.extend(poll(&mut rig.cq).into_iter().map(|seen| seen.wr_id));
+                    }
+                    seen.extend(poll(&mut rig.cq).into_iter().map(|seen| seen.wr_id));
+                    seen
+                });
+                assert_eq!(a.finish(Duration::from_secs(20)), 0);
+                done.store(true, std::sync::atomic::Ordering::Release);
+                poller.join().expect("it polls")
+            });
+            assert_eq!(seen, [1, 2]);
+            drop(b);
+            assert_eq!((rig.completions(0).len(), rig.out(), rig.cq.strays()), (0, 0, 0));
+        }
+        rig.end();
+    }
+
     /// It stays, with what is posted, and what it stands on.
     fn a_queue_pair() {
         let mut rig = Rig::new();

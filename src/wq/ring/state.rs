@@ -1,5 +1,5 @@
 //! The state of a slot: the sequence number in the upper half; in the lower the kind of the entry, and in
-//! its two lowest bits whether the slot is free, in flight or claimed.
+//! its two lowest bits whether the slot is free, in flight, or claimed, and by whom.
 
 use super::Entry;
 
@@ -7,6 +7,15 @@ const WHICH: u64 = 3;
 const FREE: u64 = 0;
 const IN_FLIGHT: u64 = 1;
 const CLAIMED: u64 = 2;
+const TAKEN_BACK: u64 = 3;
+
+/// Who claims.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    Poller,
+    /// What the device refused. Not for the poller to finish, even when he finishes all that he forgot.
+    Poster,
+}
 
 pub(super) const NEW: u64 = FREE;
 
@@ -28,13 +37,21 @@ pub(super) fn has(state: u64, sequence: u32) -> bool {
 
 /// Of one in flight.
 #[inline(always)]
-pub(super) fn claimed(state: u64) -> u64 {
-    state ^ (IN_FLIGHT | CLAIMED)
+pub(super) fn claimed(state: u64, by: By) -> u64 {
+    state & !WHICH | which(by)
 }
 
 #[inline]
-pub(super) fn is_claimed(state: u64, sequence: u32) -> bool {
-    is_of(state, sequence) && state & WHICH == CLAIMED
+pub(super) fn is_claimed(state: u64, sequence: u32, by: By) -> bool {
+    is_of(state, sequence) && state & WHICH == which(by)
+}
+
+#[inline(always)]
+fn which(by: By) -> u64 {
+    match by {
+        By::Poller => CLAIMED,
+        By::Poster => TAKEN_BACK,
+    }
 }
 
 #[inline]

@@ -90,6 +90,18 @@ fn a_claim_that_is_forgotten() {
     assert_eq!(claim(&ring, 1), Some(1), "another's is left alone");
 }
 
+/// Refusals finish nothing at the poller's, whose hint then is of half of all numbers ago, and of nearly all.
+#[test]
+fn a_hint_of_long_ago() {
+    let ring = Ring::new(0, 0, 4, 1, 0);
+    post(&ring, 0);
+    assert_eq!(claim(&ring, 0), Some(0));
+    assert_eq!(ring.free_to(0, 4), 1);
+    for since in [2, 1 << 31, (1 << 31) + 2, u32::MAX - 8] {
+        assert_eq!(ring.free_to(since, since.wrapping_add(4)), since, "{since}");
+    }
+}
+
 #[test]
 fn entries_are_as_they_were_put() {
     let ring = Ring::new(0, 0, 1, 1, 0);
