@@ -317,7 +317,7 @@ impl<E: End> Machine<E> {
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => return Poll::Pending,
         }
-        let up = self.end.up(&mut mine, &peer);
+        let up = self.end.up(&mut mine, &peer).and_then(|()| self.is_still_there());
         Poll::Ready(up.map(|()| {
             self.put(&match self.is_client {
                 true => ConnectRecord::Ready,
@@ -325,6 +325,16 @@ impl<E: End> Machine<E> {
             });
             State::Sending
         }))
+    }
+
+    /// Before the client's last word, after which nothing is heard any more: whether the server has not given
+    /// up meanwhile. It was not listened to while the path was looked for.
+    fn is_still_there(&mut self) -> Result<()> {
+        let wire = self.wire.as_mut().filter(|_| self.is_client);
+        match wire.and_then(Wire::end_of_other) {
+            Some(problem) => Err(self.fault(problem)),
+            None => Ok(()),
+        }
     }
 
     fn put(&mut self, record: &ConnectRecord) {

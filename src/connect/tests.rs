@@ -358,6 +358,35 @@ fn records_in_pieces_and_too_much() {
     assert_eq!(rest, "for the program");
 }
 
+/// What the server says while the client looks for the path is heard before the last word: else only the
+/// server would know.
+#[test]
+fn a_server_that_gives_up_while_the_path_is_looked_for() {
+    let wake = eventfd(0, EventfdFlags::NONBLOCK).expect("an eventfd");
+    for gives_up in [true, false] {
+        let mut near = Scripted::new(17);
+        near.path = Some(wake.try_clone().expect("a copy"));
+        let (mut client, mut server) = both(near, Scripted::new(18));
+        assert_eq!(server.advance(), Poll::Pending);
+        assert_eq!(client.advance(), Poll::Pending, "it looks for the path");
+        let server = if gives_up { Err(server.finish()) } else { Ok(server) };
+        rustix::io::write(&wake, &1_u64.to_ne_bytes()).expect("it counts");
+        assert_eq!(client.advance(), Poll::Ready(()));
+        let client = client.finish();
+        assert!(client.end.up.is_some());
+        match server {
+            Err(_) => {
+                let (step, told) = problem(client);
+                let reason = RefuseReason::ABANDONED;
+                let is_told =
+                    matches!(told, ExchangeProblem::Refused { reason: its, .. } if its == reason);
+                assert!(step == ExchangeStep::Path && is_told, "{step}: {told:?}");
+            }
+            Ok(_) => assert!(client.outcome.is_ok()),
+        }
+    }
+}
+
 #[test]
 fn a_silent_peer_ends_with_the_deadline() {
     let short = Duration::from_millis(50);

@@ -85,6 +85,21 @@ impl Wire {
         Poll::Ready(ConnectRecord::parse(&self.into).map_err(ExchangeProblem::Record))
     }
 
+    /// What the other end has said already, where it has nothing to say but that it ends; what else it may
+    /// have sent stays for later.
+    pub(super) fn end_of_other(&mut self) -> Option<ExchangeProblem> {
+        let mut said = [0; ConnectRecord::LEN];
+        match recv(&self.socket, &mut said, RecvFlags::PEEK) {
+            Ok((_, 0)) => Some(ExchangeProblem::Closed { received: 0 }),
+            Ok((_, ConnectRecord::LEN)) => match ConnectRecord::parse(&said) {
+                Ok(ConnectRecord::Refusal { reason, text }) => Some(refused(reason, &text)),
+                _ => None,
+            },
+            Ok(_) | Err(Io::AGAIN | Io::INTR) => None,
+            Err(errno) => Some(tcp("recv", errno)),
+        }
+    }
+
     /// Tells the other end why it ends, as far as that can be done without waiting.
     pub(super) fn refuse(&mut self, reason: RefuseReason, text: &str) {
         // Behind half a record it would not be understood.

@@ -157,14 +157,17 @@ impl QueuePair<Init> {
     ) -> Result<QueuePair<Rtr>, Failed<Init>> {
         match self.try_rtr(remote, options) {
             Ok(()) => Ok(self.become_()),
-            Err(error) => {
-                // Left elsewhere by a row that moved, or could not be read, or by a reset halfway.
-                if self.core.state_now() == QpState::INIT {
-                    return Err(Failed { error, queue_pair: self });
-                }
-                Err(Failed { error, queue_pair: self.become_::<Rtr>().again() })
-            }
+            Err(error) => Err(self.not_rtr(error)),
         }
+    }
+
+    /// The failure of a way to RTR, with the queue pair in INIT again.
+    fn not_rtr(self, error: Error) -> Failed<Init> {
+        // Left elsewhere by a row that moved, or could not be read, or by a reset halfway.
+        if self.core.state_now() == QpState::INIT {
+            return Failed { error, queue_pair: self };
+        }
+        Failed { error, queue_pair: self.become_::<Rtr>().again() }
     }
 
     fn try_rtr(&mut self, remote: &Endpoint, options: &ConnectOptions) -> Result<()> {

@@ -36,10 +36,7 @@ impl QueuePair<Init> {
         told: &Told,
     ) -> Result<QueuePair<Rts>, Failed<Init>> {
         if let Err(error) = self.rtr_as_told(rtr, from, told) {
-            if self.state().ok() == Some(QpState::RTR) {
-                return Err(Failed { error, queue_pair: self.become_::<Rtr>().again() });
-            }
-            return Err(Failed { error, queue_pair: self });
+            return Err(self.not_rtr(error));
         }
         let mut queue_pair: QueuePair<Rtr> = self.become_();
         match queue_pair.rts_as_told(rts, told) {
