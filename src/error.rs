@@ -311,6 +311,10 @@ pub enum Error {
         errno: Errno,
     },
 
+    /// A completion queue that was dropped, by whose handle a queue pair was to be made.
+    #[error("the completion queue was dropped: nobody would take what completes on it")]
+    CompletionQueueGone,
+
     /// A completion queue without the completion channel that it is to be waited for by.
     #[error(
         "the completion queue is not on this completion channel, or on none: it can only be polled"

@@ -13,7 +13,7 @@ use rustix::io::Errno as Io;
 use rustix::net::{self, SocketFlags};
 
 use super::machine::host;
-use super::reason::reason_for;
+use super::reason::{reason_for, text_for};
 use super::record::ConnectRecord;
 use super::wire::{Wire, refused, tcp};
 use super::{Connected, Connecting, Offer, Terms};
@@ -309,7 +309,7 @@ impl Greeting {
         let (address, step) = (self.address, ExchangeStep::Request);
         let error = Error::Exchange(Box::new(ExchangeFault { address, step, problem }));
         if let Some(reason) = reason_for(&error) {
-            self.wire.refuse(reason, &error.to_string());
+            self.wire.refuse(reason, &text_for(&error));
         }
         error
     }

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno as Io;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
-use super::reason::reason_for;
+use super::reason::{reason_for, text_for};
 use super::record::{ConnectRecord, Terms};
 use super::wire::{Wire, refused, tcp};
 use crate::error::{
@@ -353,7 +353,7 @@ impl<E: End> Machine<E> {
 
     fn fail(&mut self, error: Error) {
         if let (Some(wire), Some(reason)) = (&mut self.wire, reason_for(&error)) {
-            wire.refuse(reason, &error.to_string());
+            wire.refuse(reason, &text_for(&error));
         }
         (self.state, self.failed, self.wire) = (State::Done, Some(error), None);
     }

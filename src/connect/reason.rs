@@ -3,6 +3,14 @@
 use crate::error::{Errno, Error, ExchangeProblem, RecordError};
 use crate::types::RefuseReason;
 
+/// The text that goes with it. What this host has, which anybody who connects could learn by it, stays here.
+pub(super) fn text_for(error: &Error) -> String {
+    match reason_for(error) {
+        Some(RefuseReason::NO_SOURCE) => "no row of the GID tables can be used for it".into(),
+        _ => error.to_string(),
+    }
+}
+
 /// What the other end is told of an error; nothing of those that it knows of, or cannot be told of.
 pub(super) fn reason_for(error: &Error) -> Option<RefuseReason> {
     Some(match error {

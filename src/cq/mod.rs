@@ -57,7 +57,8 @@ pub struct CompletionQueue {
 
 /// What queue pairs are made on a [`CompletionQueue`] by while it is somebody else's to poll. Cheap to clone.
 ///
-/// It keeps nothing going: when the completion queue was dropped, what its queue pairs complete is dropped.
+/// It keeps nothing going: when the completion queue was dropped, what its queue pairs complete is dropped, and
+/// no more can be made on it ([`Error::CompletionQueueGone`]).
 #[derive(Clone)]
 pub struct CompletionQueueHandle {
     shared: Arc<Shared>,

@@ -86,6 +86,9 @@ impl Shared {
     /// Takes room for a queue of this depth, and makes its table.
     pub(crate) fn enter(&self, queue: Queue, depth: u32, pieces: u32) -> Result<Arc<Ring>> {
         let mut owners = self.owners();
+        if owners.abandoned {
+            return Err(Error::CompletionQueueGone);
+        }
         if depth > owners.room {
             let (left, size) = (owners.room, self.size);
             return Err(Error::CompletionQueueFull { asked: depth, left, size });

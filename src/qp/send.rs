@@ -103,6 +103,7 @@ impl SendQueue {
                 let refusal = self.core.refused("ibv_post_send", errno, taken);
                 if taken {
                     self.poster.posted(1);
+                    self.count_signal(flags);
                     return Err(PostError { refusal, request: None });
                 }
                 self.poster.refused(1, 0);

@@ -2,12 +2,14 @@
 
 use rdma_verbs::wr::Receive;
 use rdma_verbs::{
-    CompletionChannel, CompletionQueue, Errno, Error, Exposed, Pool, ProtectionDomain, QpState,
-    Refusal, TransitionFault, WcStatus,
+    CompletionChannel, CompletionQueue, Errno, Error, Exposed, InitOptions, Pool, ProtectionDomain,
+    QpState, QueuePair, Refusal, TransitionFault, WcStatus,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::interposed::rig::{DEPTH, Rig, assert_nothing_is_left, ends, everything, open};
+use crate::interposed::rig::{
+    DEPTH, Rig, assert_nothing_is_left, completions, ends, everything, open,
+};
 use crate::interposed::{faults, interposed};
 
 /// That a call failed with the errno that the verb was made to fail with.
@@ -157,6 +159,28 @@ interposed! {
         faults::fail("ibv_destroy_qp", libc::EBUSY);
         rig.builder().max_inline(513).build().expect_err("512 are granted");
         assert_eq!((faults::live("qp"), rig.context.leaks()), (1, 1));
+    }
+
+    /// By the handle of a completion queue that another thread polls; not of one that was dropped.
+    fn on_a_completion_queue_of_another_thread() {
+        let Rig { mut cq, pd, pool, context, row, .. } = Rig::new();
+        let handle = cq.handle();
+        let polling = std::thread::spawn(move || {
+            let seen = completions(&mut cq, 1);
+            (cq, seen.len())
+        });
+        let init = InitOptions::new(row.port());
+        let made = QueuePair::rc(&pd, &handle, &handle).send_depth(8).recv_depth(8).build();
+        let mut qp = made.expect("there is room").init(&init).expect("to INIT");
+        qp.recv_queue().post(Receive::new(pool.take().expect("a buffer"))).expect("room");
+        qp.close().expect("to ERR");
+        let (cq, seen) = polling.join().expect("it ends");
+        assert_eq!(seen, 1);
+        drop((cq, qp));
+        let error = QueuePair::rc(&pd, &handle, &handle).build().expect_err("nobody polls");
+        assert!(matches!(error, Error::CompletionQueueGone), "{error}");
+        drop((handle, pool, pd, context));
+        assert_nothing_is_left();
     }
 
     fn to_init_refused() {
