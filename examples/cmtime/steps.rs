@@ -113,7 +113,9 @@ impl Run<'_> {
     }
 
     pub(crate) fn begin(&self, step: Step, of: usize) -> Lap {
-        let each = Vec::with_capacity(of);
+        // Written to once, so that it is there.
+        let mut each = vec![Duration::ZERO; of];
+        each.clear();
         let until = self.deadline.of_step();
         Lap { step, begun: Instant::now(), until, each, of }
     }

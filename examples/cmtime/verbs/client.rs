@@ -1,7 +1,6 @@
 //! The client: addresses are looked up, paths resolved, queue pairs made and connected.
 
 use std::collections::HashMap;
-use std::io::Read;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +13,10 @@ use rdma_verbs::{
 use super::super::options::{GidLookup, Resolving};
 use super::super::parts::Parts;
 use super::super::{Run, Step, TICK, text};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
 use super::Finder;
 use super::waiting::Waiting;
 
@@ -32,7 +35,8 @@ pub(crate) fn run(run: &mut Run<'_>, to: SocketAddr) -> Result<(), String> {
         Some(at) => {
             let lookup = run.how.gid_lookup.unwrap_or(GidLookup::Cached);
             let finder = Finder::new(&directory, &resolver).with(lookup).map_err(text)?;
-            run.each(Step::BindAddr, count, |_| finder.find(at).map_err(text))?;
+            // What memory is written for it is no part of it.
+            run.each(Step::BindAddr, count, |_| finder.find(at).map(drop).map_err(text))?;
             destination.source(at)
         }
         None => destination,
@@ -153,18 +157,35 @@ fn end(run: &mut Run<'_>, connected: Vec<Connected>) -> Result<(), String> {
         stream.shutdown(Shutdown::Write).map_err(|error| error.to_string())?;
         Ok(stream)
     };
-    let ended = run.begun(Step::Disconnect, connected, begin, |mut stream, left| {
-        let left = left.max(Duration::from_millis(1));
-        stream.set_read_timeout(Some(left)).map_err(|error| error.to_string())?;
-        match stream.read(&mut [0; 1]) {
-            Ok(0) => Ok((stream, None)),
-            Ok(_) => Err("the peer sent something".into()),
-            Err(error) => Err(error.to_string()),
-        }
+    let ended = run.begun(Step::Disconnect, connected, begin, |stream, left| {
+        heard_end(&stream, left)?;
+        Ok((stream, None))
     });
     run.each(Step::Destroy, ended, |stream| {
         drop(stream);
         Ok(())
     })?;
     Ok(())
+}
+
+/// Waits until the peer has ended it, too. Most have when they are asked.
+fn heard_end(stream: &TcpStream, left: Duration) -> Result<(), String> {
+    let until = Instant::now() + left;
+    loop {
+        match recv(stream, &mut [0; 1], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Ok(()),
+            Ok(_) => return Err("the peer sent something".into()),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(errno) => return Err(errno.to_string()),
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err("the peer has not answered in time".into());
+        }
+        let left = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::new(stream, PollFlags::IN)], left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(format!("poll: {errno}")),
+        }
+    }
 }
