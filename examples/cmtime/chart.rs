@@ -30,10 +30,21 @@ fn paint(svg: &mut String, reports: &[Report]) -> Result<(), String> {
         true => (1.0, 10.0),
         false => (10_f64.powf(least.log10().floor()), 10_f64.powf(most.log10().floor() + 1.0)),
     };
-    let area = SVGBackend::with_string(svg, (960, 480)).into_drawing_area();
+    // The names of the runs are above, where no bar can be.
+    let head = 40 + 20 * reports.len() as u32;
+    let area = SVGBackend::with_string(svg, (960, 400 + head)).into_drawing_area();
     area.fill(&WHITE).map_err(failed)?;
-    let mut chart = ChartBuilder::on(&area)
-        .caption("us / conn, by step", ("sans-serif", 20))
+    let (head, body) = area.split_vertically(head);
+    let title = ("us / conn, by step", (12, 12), ("sans-serif", 20));
+    head.draw(&Text::new(title.0, title.1, title.2)).map_err(failed)?;
+    for (number, report) in reports.iter().enumerate() {
+        let at = 40 + 20 * number as i32;
+        let color = Palette99::pick(number).filled();
+        head.draw(&Rectangle::new([(84, at), (96, at + 12)], color)).map_err(failed)?;
+        let name = Text::new(report.name(), (106, at - 1), ("sans-serif", 15));
+        head.draw(&name).map_err(failed)?;
+    }
+    let mut chart = ChartBuilder::on(&body)
         .margin(12)
         .x_label_area_size(36)
         .y_label_area_size(72)
@@ -61,15 +72,8 @@ fn paint(svg: &mut String, reports: &[Report]) -> Result<(), String> {
             let (from, to) = (left(step), left(step) + wide * 0.94);
             Rectangle::new([(from, low), (to, it.us_per_conn.max(low))], color)
         });
-        let drawn = chart.draw_series(bars).map_err(failed)?;
-        drawn
-            .label(report.name())
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], color));
+        chart.draw_series(bars).map_err(failed)?;
     }
-    let mut labels = chart.configure_series_labels();
-    let labels = labels.position(SeriesLabelPosition::UpperLeft);
-    let labels = labels.label_font(("sans-serif", 15)).background_style(WHITE.mix(0.8));
-    labels.border_style(BLACK.mix(0.4)).draw().map_err(failed)?;
     area.present().map_err(failed)
 }
 

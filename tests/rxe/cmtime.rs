@@ -120,7 +120,7 @@ fn steps_that_are_not_taken() {
     assert_eq!(not_taken(&all[0]), ["bind addr"]);
     assert_eq!(not_taken(&all[1]), ["create id", "bind addr", "resolve route"]);
     for one in told(&[&both[..], &["--until", "resolve-addr"]].concat()) {
-        assert_eq!(not_taken(&one)[2..], STEPS[3..], "{one}");
+        assert!(not_taken(&one).ends_with(&STEPS[3..]), "{one}");
     }
 }
 
@@ -153,9 +153,9 @@ fn is_taken(address: &str, port: &str) -> bool {
     all.lines().any(|line| line.contains("state LISTEN") && line.contains(&at))
 }
 
-/// `RDMA_TEST_CONNECTS`, or some dozens.
+/// `RDMA_TEST_CMTIME`, or some dozens.
 fn count() -> String {
-    std::env::var("RDMA_TEST_CONNECTS").unwrap_or_else(|_| "48".into())
+    std::env::var("RDMA_TEST_CMTIME").unwrap_or_else(|_| "48".into())
 }
 
 #[test]

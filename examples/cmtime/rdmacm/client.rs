@@ -82,7 +82,7 @@ fn connect_and_end(run: &mut Run<'_>, ready: Vec<Ready>) -> Result<(), String> {
     Ok(())
 }
 
-/// A little more, for the kernel to say what is wrong.
+/// A little more, for the kernel to say what is wrong; of what is late already nothing is waited for.
 fn patient(left: Duration) -> Duration {
-    left.saturating_add(Duration::from_millis(100))
+    if left.is_zero() { left } else { left.saturating_add(Duration::from_millis(100)) }
 }

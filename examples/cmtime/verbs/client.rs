@@ -35,7 +35,8 @@ pub(crate) fn run(run: &mut Run<'_>, to: SocketAddr) -> Result<(), String> {
         Some(at) => {
             let lookup = run.how.gid_lookup.unwrap_or(GidLookup::Cached);
             let finder = Finder::new(&directory, &resolver).with(lookup).map_err(text)?;
-            // What memory is written for it is no part of it.
+            // Once before, and without what it gives: what memory has to be there first is no part of it.
+            finder.find(at).map_err(text)?;
             run.each(Step::BindAddr, count, |_| finder.find(at).map(drop).map_err(text))?;
             destination.source(at)
         }
