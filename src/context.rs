@@ -14,6 +14,7 @@ use crate::limits::DeviceLimits;
 use crate::pkey::{self, PKeyCache};
 use crate::port::PortAttr;
 use crate::sys::ContextHandle;
+use crate::sys::abi::ibv_gid_entry;
 use crate::types::{Gid, GidEntry, Guid, PortNum};
 
 /// An open device (`struct ibv_context`), with its limits and its GID tables.
@@ -36,6 +37,8 @@ struct Inner {
     for_lookups: Arc<ForLookups>,
     events: Arc<Events>,
     readiness: Arc<Readiness>,
+    /// Of each port, once one of its queue pairs was brought to INIT: it never changes.
+    longest_messages: Box<[OnceLock<u32>]>,
     /// Objects that could not be destroyed.
     leaks: AtomicU64,
     /// Closed after all that was made on it.
@@ -93,6 +96,7 @@ impl Device {
         let announcements: Arc<dyn Announcements> = Arc::clone(&for_lookups) as _;
         let announce = |kept: &_| events.announce_gids_to(kept);
         let gids = gid::cache(&self.name, source, Some(announcements), announce)?;
+        let longest_messages = (0..limits.ports).map(|_| OnceLock::new()).collect();
         let inner = Inner {
             device: self.clone(),
             limits,
@@ -102,6 +106,7 @@ impl Device {
             for_lookups,
             events,
             readiness,
+            longest_messages,
             leaks: AtomicU64::new(0),
             handle,
         };
@@ -274,6 +279,17 @@ impl Context {
         query_port(&self.inner.device, &self.inner.handle, port)
     }
 
+    /// The longest message of a port, where it is kept once it is known.
+    pub(crate) fn longest_message(&self, port: PortNum) -> Result<&OnceLock<u32>> {
+        self.check_port(port)?;
+        let of_port = self.inner.longest_messages.get(usize::from(port.get() - 1));
+        of_port.ok_or_else(|| Error::NoSuchPort {
+            device: self.device().name().into(),
+            port,
+            ports: self.inner.limits.ports,
+        })
+    }
+
     /// One GID as the device has it now (`ibv_query_gid`): one system call. What programs do for
     /// every row of every table; [`gids`](Context::gids) answers from memory.
     ///
@@ -292,17 +308,27 @@ impl Context {
         }
     }
 
-    /// One row as the device has it now (`ibv_query_gid_ex`): one system call. `None` when it is
-    /// empty. Where library or kernel lack the call, the tables are read.
+    /// One row as the device has it now (`ibv_query_gid_ex`): one system call, and three for the
+    /// name of its interface. `None` when it is empty. Where library or kernel lack the call, the tables are read.
     ///
     /// # Errors
     ///
     /// [`Error::NoSuchPort`] and [`Error::GidIndexOutOfRange`] before any call.
     #[doc(alias = "ibv_query_gid_ex")]
     pub fn query_row(&self, port: PortNum, index: u32) -> Result<Option<GidEntry>> {
+        self.query_row_as(port, index, gid::row)
+    }
+
+    /// The same, made of what the device answers by `row`.
+    pub(crate) fn query_row_as(
+        &self,
+        port: PortNum,
+        index: u32,
+        row: fn(&ibv_gid_entry) -> Option<GidEntry>,
+    ) -> Result<Option<GidEntry>> {
         let object = self.check_row(port, index)?;
         match self.inner.handle.query_gid_entry(port, index) {
-            Ok(raw) => Ok(gid::row(&raw)),
+            Ok(raw) => Ok(row(&raw)),
             Err(Errno::ENODATA) => Ok(None),
             // ENODEV: without the call in the kernel, the library reads sysfs, and gives up on a row of
             // an interface in another namespace.

@@ -9,6 +9,7 @@
 
 use crate::context::Context;
 use crate::error::{Errno, Error, GidMoved, Object, Result};
+use crate::gid;
 use crate::types::{GidEntry, GidIndex};
 
 /// How often a row that keeps moving is looked up again, by its value.
@@ -74,7 +75,7 @@ impl Context {
     }
 
     fn stands(&self, row: &GidEntry) -> Result<bool> {
-        let there = self.query_row(row.port(), row.index())?;
+        let there = self.query_row_as(row.port(), row.index(), gid::unnamed_row)?;
         Ok(there.is_some_and(|there| there.same_address(row)))
     }
 

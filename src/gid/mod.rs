@@ -25,7 +25,7 @@ pub use snapshot::{GidSnapshot, PortTable};
 pub(crate) use index::{Index, hash};
 
 pub(crate) use sysfs::SysfsSource;
-pub(crate) use table::{PortShape, Source, Table, VerbsSource, plain_table, row};
+pub(crate) use table::{PortShape, Source, Table, VerbsSource, plain_table, row, unnamed_row};
 
 /// The GID tables of one device, answered from memory.
 pub type GidCache = Cache<GidSnapshot>;

@@ -168,6 +168,11 @@ pub(crate) fn row(raw: &ibv_gid_entry) -> Option<GidEntry> {
     Names::default().entry(raw)
 }
 
+/// The same without the name of its interface, which takes three system calls.
+pub(crate) fn unnamed_row(raw: &ibv_gid_entry) -> Option<GidEntry> {
+    Names::unnamed(raw)
+}
+
 /// The names of the interfaces met in one read: one question to the kernel for each.
 #[derive(Default)]
 struct Names {

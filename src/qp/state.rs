@@ -76,14 +76,19 @@ impl QueuePair<Reset> {
     #[doc(alias = "ibv_modify_qp")]
     pub fn init(mut self, options: &InitOptions) -> Result<QueuePair<Init>, Failed<Reset>> {
         let InitOptions { port, access, .. } = *options;
-        let done = self.context().port(port).and_then(|attr| {
+        // Asking for a port takes as long as this does besides.
+        let done = self.context().longest_message(port).and_then(|known| {
+            let longest = match known.get() {
+                Some(longest) => *longest,
+                None => self.context().port(port)?.max_message_size,
+            };
             self.core.to_init(options)?;
-            Ok(attr)
+            Ok(*known.get_or_init(|| longest))
         });
         match done {
-            Ok(attr) => {
-                if attr.max_message_size != 0 {
-                    self.send.max_message = attr.max_message_size.into();
+            Ok(longest) => {
+                if longest != 0 {
+                    self.send.max_message = longest.into();
                 }
                 let init = *options;
                 let (source, mtu, options) = (None, None, None);

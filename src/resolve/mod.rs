@@ -103,8 +103,8 @@ pub struct ResolverStats {
     pub probes: u64,
     /// Neighbours found not to answer.
     pub failures: u64,
-    /// How often everything was forgotten, because something other than a neighbour changed or
-    /// notifications were lost. A burst counts once.
+    /// How often everything was forgotten, because something other than a neighbour changed, or
+    /// notifications were lost, or a program wanted it. A burst counts once.
     pub emptied: u64,
     /// How often notifications were lost, for want of room or memory. Nothing is missed by it.
     pub lost: u64,
@@ -233,6 +233,12 @@ impl Resolver {
         let taken = self.inner.take_in()?;
         self.inner.gids.checked()?;
         Ok(taken)
+    }
+
+    /// Forgets every way and neighbour, and who did not answer: whoever asks next, the kernel is asked. For
+    /// what the kernel does not tell of, and to measure what memory saves.
+    pub fn forget(&self) {
+        self.inner.forget();
     }
 
     /// Starts a thread that keeps the resolver and its directory true, so that the directory needs none

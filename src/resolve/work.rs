@@ -156,12 +156,24 @@ impl Inner {
         });
         self.counters.lost.store(reading.lost, Ordering::Relaxed);
         if anything {
-            self.generation.fetch_add(1, Ordering::Release);
-            Counters::count(&self.counters.emptied);
-            failed.clear();
-            waiters.values().flatten().for_each(|waiter| waiter.tell());
+            self.empty(failed, waiters);
         }
         outcome.map(|()| count)
+    }
+
+    /// What is remembered holds no longer.
+    fn empty(&self, failed: &mut HashMap<Hop, Instant>, waiters: &HashMap<Hop, Vec<Arc<Waiter>>>) {
+        self.generation.fetch_add(1, Ordering::Release);
+        Counters::count(&self.counters.emptied);
+        failed.clear();
+        waiters.values().flatten().for_each(|waiter| waiter.tell());
+    }
+
+    /// The same because somebody wants it so.
+    pub(super) fn forget(&self) {
+        let mut state = self.state();
+        let State { failed, waiters, .. } = &mut *state;
+        self.empty(failed, waiters);
     }
 
     /// A neighbour changed.

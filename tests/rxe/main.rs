@@ -6,6 +6,9 @@
 // The examples and the seam, as modules: what is tested is what is built.
 #![allow(clippy::duplicate_mod)] // the examples have `common`
 
+#[path = "../../examples/cmtime/main.rs"]
+#[allow(dead_code)] // its main
+mod cmtime_example;
 #[path = "../../examples/devinfo.rs"]
 #[allow(dead_code)] // its main
 mod devinfo_example;
@@ -35,6 +38,7 @@ mod bad_input;
 mod changes;
 mod channel;
 mod cm;
+mod cmtime;
 mod connect;
 mod connect_hostile;
 mod connect_many;

@@ -1,0 +1,4 @@
+//! Both ends by the RDMA connection manager.
+
+pub(crate) mod client;
+pub(crate) mod server;
