@@ -2,15 +2,17 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::RwLockReadGuard;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use serde_json::Value;
 
+use super::cm::Place;
 use super::cmtime_example::options::Deadline;
 use super::cmtime_example::{Options, measure, run};
-use super::rig::{Rig, wait_until};
+use super::rig::{together, wait_until};
 
 /// In this order, as C's program has them.
 const STEPS: [&str; 8] = [
@@ -55,13 +57,11 @@ fn port() -> String {
     NEXT.fetch_add(1, Ordering::Relaxed).to_string()
 }
 
-/// A device with an address. librdmacm keeps it open while this process lives.
-fn place() -> (Rig, String) {
-    let mut rig = Rig::new();
-    rig.leave();
-    rig.add_addresses(&rig.open(), 1);
-    let address = format!("198.18.{}.1", rig.number());
-    (rig, address)
+/// A device with an address, which stays: librdmacm keeps it open while this process lives. Beside others,
+/// but those who are to be alone.
+fn place() -> (RwLockReadGuard<'static, ()>, String) {
+    let machine = together();
+    (machine, Place::get(0).ip().to_string())
 }
 
 /// Whether a step was taken, and its figures fit each other.
@@ -88,7 +88,7 @@ fn not_taken(told: &Value) -> Vec<&'static str> {
 
 #[test]
 fn both_ends_are_ours() {
-    let (_rig, address) = place();
+    let (_machine, address) = place();
     let all = ["--both", "-c", "20", "-p", "0", "-b", &address, "--cm", "rdmacm,verbs"];
     let ways = ["--gid-lookup", "cached,scan", "--resolve", "cached,cold"];
     let told = told(&[&all[..], &ways].concat());
@@ -114,7 +114,7 @@ fn both_ends_are_ours() {
 /// Without an address there is no step that binds, and after `--until` there is none at all.
 #[test]
 fn steps_that_are_not_taken() {
-    let (_rig, address) = place();
+    let (_machine, address) = place();
     let both = ["--both", "-c", "3", "-p", "0", "-s", &address, "--cm", "rdmacm,verbs"];
     let all = told(&both);
     assert_eq!(not_taken(&all[0]), ["bind addr"]);
@@ -127,7 +127,7 @@ fn steps_that_are_not_taken() {
 /// The chart has every run's name, and a bar for each step that was taken.
 #[test]
 fn charts() {
-    let (_rig, address) = place();
+    let (_machine, address) = place();
     let file = std::env::temp_dir().join(format!("cmtime-{}.svg", std::process::id()));
     let path = file.to_str().expect("text");
     let all = ["--both", "-c", "3", "-p", "0", "-b", &address, "--cm", "rdmacm,verbs"];
@@ -160,7 +160,7 @@ fn count() -> String {
 
 #[test]
 fn our_client_with_a_server_in_c() {
-    let (_rig, address) = place();
+    let (_machine, address) = place();
     let (port, count) = (port(), count());
     let mut server = c_program(&["-b", &address, "-p", &port, "-c", &count]);
     wait_until("the server listens", || is_taken(&address, &port));
@@ -173,7 +173,7 @@ fn our_client_with_a_server_in_c() {
 
 #[test]
 fn a_client_in_c_with_our_server() {
-    let (_rig, address) = place();
+    let (_machine, address) = place();
     let (port, count) = (port(), count());
     let client = std::thread::scope(|scope| {
         let server = options(&["-b", &address, "-p", &port, "-c", &count, "--deadline", "300"]);
@@ -191,7 +191,7 @@ fn a_client_in_c_with_our_server() {
 
 #[test]
 fn bad_input() {
-    let (rig, address) = place();
+    let (_machine, address) = place();
     let port = port();
     let at = ["-s", &address, "-p", &port];
     for (arguments, what) in [
@@ -214,7 +214,8 @@ fn bad_input() {
         assert!(error.contains("0 of 100 connections came within 1 s"), "{error}");
     }
     // An address without a device: those that have one are told, and which device it is.
-    let (has_one, device) = (format!("{address} ({}", rig.device), "no RDMA device for 127.0.0.1");
+    let (has_one, device) =
+        (format!("{address} ({}", Place::get(0).device), "no RDMA device for 127.0.0.1");
     for arguments in [
         &["--cm", "verbs", "-b", "127.0.0.1"][..],
         &["--cm", "verbs", "--gid-lookup", "scan", "-b", "127.0.0.1"],

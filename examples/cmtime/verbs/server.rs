@@ -27,6 +27,7 @@ pub(crate) struct Server {
     directory: GidDirectory,
 }
 
+#[allow(clippy::large_enum_variant)] // most are of the larger kind, most of the time
 enum Client {
     Connecting(Connecting),
     Connected(QueuePair<Rts>, TcpStream),
