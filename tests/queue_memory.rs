@@ -5,30 +5,39 @@
 mod interposed;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::cell::Cell;
 
 use interposed::rig::{Rig, everything};
 use interposed::{faults, interposed};
 use rdma_verbs::wr::{FetchAdd, Inline, Read, Receive, Send, Write};
 use rdma_verbs::{CompletionQueue, Exposed, QueuePair, Reset};
 
-/// How many bytes there are now, and how often memory was asked for.
-static BYTES: AtomicI64 = AtomicI64::new(0);
-static CALLS: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// Of this thread, since the harness's own allocates beside it: how many bytes there are now, and how
+    /// often memory was asked for.
+    static COUNTED: Cell<(i64, u64)> = const { Cell::new((0, 0)) };
+}
+
+fn count(bytes: i64, calls: u64) {
+    // Of a thread that ends nothing is counted.
+    let _ = COUNTED.try_with(|counted| {
+        let (there, asked) = counted.get();
+        counted.set((there + bytes, asked + calls));
+    });
+}
 
 struct Counting;
 
-// SAFETY: the system's allocator does it all; counting changes nothing.
+// SAFETY: the system's allocator does it all; counting changes nothing, and allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        BYTES.fetch_add(layout.size() as i64, Ordering::Relaxed);
-        CALLS.fetch_add(1, Ordering::Relaxed);
+        count(layout.size() as i64, 1);
         // SAFETY: the caller's word.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        BYTES.fetch_sub(layout.size() as i64, Ordering::Relaxed);
+        count(-(layout.size() as i64), 0);
         // SAFETY: the caller's word.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -37,18 +46,18 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The bytes that came and stayed while this was done. Tests run one at a time.
+/// The bytes that came and stayed while this was done.
 fn bytes<T>(work: impl FnOnce() -> T) -> (T, i64) {
-    let before = BYTES.load(Ordering::Relaxed);
+    let before = COUNTED.get().0;
     let done = work();
-    (done, BYTES.load(Ordering::Relaxed) - before)
+    (done, COUNTED.get().0 - before)
 }
 
 /// How often memory was asked for meanwhile.
 fn allocations<T>(work: impl FnOnce() -> T) -> (T, u64) {
-    let before = CALLS.load(Ordering::Relaxed);
+    let before = COUNTED.get().1;
     let done = work();
-    (done, CALLS.load(Ordering::Relaxed) - before)
+    (done, COUNTED.get().1 - before)
 }
 
 /// A queue pair with this many entries a work request, at depth 512, its completion queue told of it; and
