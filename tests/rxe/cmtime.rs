@@ -2,15 +2,17 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::RwLockReadGuard;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use serde_json::Value;
 
+use super::cm::Place;
 use super::cmtime_example::options::Deadline;
 use super::cmtime_example::{Options, measure, run};
-use super::rig::{Rig, wait_until};
+use super::rig::{together, wait_until};
 
 /// In this order, as C's program has them.
 const STEPS: [&str; 8] = [
@@ -55,13 +57,17 @@ fn port() -> String {
     NEXT.fetch_add(1, Ordering::Relaxed).to_string()
 }
 
-/// A device with an address. librdmacm keeps it open while this process lives.
-fn place() -> (Rig, String) {
-    let mut rig = Rig::new();
-    rig.leave();
-    rig.add_addresses(&rig.open(), 1);
-    let address = format!("198.18.{}.1", rig.number());
-    (rig, address)
+/// A device with an address, which stays: librdmacm keeps it open while this process lives.
+struct At {
+    device: &'static str,
+    address: String,
+    _machine: RwLockReadGuard<'static, ()>,
+}
+
+fn place() -> At {
+    let machine = together();
+    let place = Place::get(0);
+    At { device: &place.device, address: place.ip().to_string(), _machine: machine }
 }
 
 /// Whether a step was taken, and its figures fit each other.
@@ -88,8 +94,9 @@ fn not_taken(told: &Value) -> Vec<&'static str> {
 
 #[test]
 fn both_ends_are_ours() {
-    let (_rig, address) = place();
-    let all = ["--both", "-c", "20", "-p", "0", "-b", &address, "--cm", "rdmacm,verbs"];
+    let at = place();
+    let address = &*at.address;
+    let all = ["--both", "-c", "20", "-p", "0", "-b", address, "--cm", "rdmacm,verbs"];
     let ways = ["--gid-lookup", "cached,scan", "--resolve", "cached,cold"];
     let told = told(&[&all[..], &ways].concat());
     assert_eq!(told.len(), 5);
@@ -114,8 +121,9 @@ fn both_ends_are_ours() {
 /// Without an address there is no step that binds, and after `--until` there is none at all.
 #[test]
 fn steps_that_are_not_taken() {
-    let (_rig, address) = place();
-    let both = ["--both", "-c", "3", "-p", "0", "-s", &address, "--cm", "rdmacm,verbs"];
+    let at = place();
+    let address = &*at.address;
+    let both = ["--both", "-c", "3", "-p", "0", "-s", address, "--cm", "rdmacm,verbs"];
     let all = told(&both);
     assert_eq!(not_taken(&all[0]), ["bind addr"]);
     assert_eq!(not_taken(&all[1]), ["create id", "bind addr", "resolve route"]);
@@ -127,10 +135,11 @@ fn steps_that_are_not_taken() {
 /// The chart has every run's name, and a bar for each step that was taken.
 #[test]
 fn charts() {
-    let (_rig, address) = place();
+    let at = place();
+    let address = &*at.address;
     let file = std::env::temp_dir().join(format!("cmtime-{}.svg", std::process::id()));
     let path = file.to_str().expect("text");
-    let all = ["--both", "-c", "3", "-p", "0", "-b", &address, "--cm", "rdmacm,verbs"];
+    let all = ["--both", "-c", "3", "-p", "0", "-b", address, "--cm", "rdmacm,verbs"];
     run(&options(&[&all[..], &["--json", "--svg", path]].concat())).expect("drawn");
     let svg = std::fs::read_to_string(&file).expect("written");
     std::fs::remove_file(&file).expect("there");
@@ -160,11 +169,12 @@ fn count() -> String {
 
 #[test]
 fn our_client_with_a_server_in_c() {
-    let (_rig, address) = place();
+    let at = place();
+    let address = &*at.address;
     let (port, count) = (port(), count());
-    let mut server = c_program(&["-b", &address, "-p", &port, "-c", &count]);
-    wait_until("the server listens", || is_taken(&address, &port));
-    let told = told(&["-s", &address, "-b", &address, "-p", &port, "-c", &count]);
+    let mut server = c_program(&["-b", address, "-p", &port, "-c", &count]);
+    wait_until("the server listens", || is_taken(address, &port));
+    let told = told(&["-s", address, "-b", address, "-p", &port, "-c", &count]);
     assert_eq!((&told[0]["failed"], not_taken(&told[0]).len()), (&0.into(), 0), "{}", told[0]);
     // Its threads can miss each other at the end, and then wait for ever.
     let _ = server.kill();
@@ -173,13 +183,14 @@ fn our_client_with_a_server_in_c() {
 
 #[test]
 fn a_client_in_c_with_our_server() {
-    let (_rig, address) = place();
+    let at = place();
+    let address = &*at.address;
     let (port, count) = (port(), count());
     let client = std::thread::scope(|scope| {
-        let server = options(&["-b", &address, "-p", &port, "-c", &count, "--deadline", "300"]);
+        let server = options(&["-b", address, "-p", &port, "-c", &count, "--deadline", "300"]);
         let server = scope.spawn(move || run(&server));
-        wait_until("the server listens", || is_taken(&address, &port));
-        let client = c_program(&["-s", &address, "-b", &address, "-p", &port, "-c", &count]);
+        wait_until("the server listens", || is_taken(address, &port));
+        let client = c_program(&["-s", address, "-b", address, "-p", &port, "-c", &count]);
         server.join().expect("no panic").expect("served");
         client
     });
@@ -191,9 +202,10 @@ fn a_client_in_c_with_our_server() {
 
 #[test]
 fn bad_input() {
-    let (rig, address) = place();
+    let place = place();
+    let address = &*place.address;
     let port = port();
-    let at = ["-s", &address, "-p", &port];
+    let at = ["-s", address, "-p", &port];
     for (arguments, what) in [
         (&["-c", "0"][..], "-c 0: it can be 1 to 100000"),
         (&["-c", "100001"], "it can be 1 to 100000"),
@@ -210,17 +222,18 @@ fn bad_input() {
     assert!(!PathBuf::from("/tmp/none.svg").exists());
     // Nobody comes.
     for cm in ["rdmacm", "verbs"] {
-        let error = failure(&["-b", &address, "-p", &port, "--deadline", "1", "--cm", cm]);
+        let error = failure(&["-b", address, "-p", &port, "--deadline", "1", "--cm", cm]);
         assert!(error.contains("0 of 100 connections came within 1 s"), "{error}");
     }
     // An address without a device: those that have one are told, and which device it is.
-    let (has_one, device) = (format!("{address} ({}", rig.device), "no RDMA device for 127.0.0.1");
+    let (has_one, device) =
+        (format!("{address} ({}", place.device), "no RDMA device for 127.0.0.1");
     for arguments in [
         &["--cm", "verbs", "-b", "127.0.0.1"][..],
         &["--cm", "verbs", "--gid-lookup", "scan", "-b", "127.0.0.1"],
         &["--cm", "rdmacm", "-b", "127.0.0.1"],
     ] {
-        let error = failure(&[&["-s", &address, "-c", "2"], arguments].concat());
+        let error = failure(&[&["-s", address, "-c", "2"], arguments].concat());
         // The list has an end, and other tests have devices, too.
         let listed = error.contains(&has_one) || error.contains(" more");
         assert!(error.contains(device) && listed, "{arguments:?}: {error}");
