@@ -28,7 +28,7 @@ pub(crate) struct Server {
 }
 
 enum Client {
-    Connecting(Connecting),
+    Connecting(Box<Connecting>),
     Connected(QueuePair<Rts>, TcpStream),
 }
 
@@ -111,9 +111,9 @@ impl Server {
         let place = match self.finder.find(incoming.local_addr().ip()) {
             Ok(place) => place,
             Err(error) => {
-                let error = text(error);
-                incoming.refuse(RefuseReason::NO_SOURCE, &error);
-                return Err(error);
+                // What this host has is none of the client's business.
+                incoming.refuse(RefuseReason::NO_SOURCE, "no RDMA device has that address");
+                return Err(text(error));
             }
         };
         if !clients.parts.contains_key(&place.device) {
@@ -134,7 +134,7 @@ impl Server {
         }
         let number = clients.number();
         clients.waiting.add(&connecting, number)?;
-        clients.all.insert(number, Client::Connecting(connecting));
+        clients.all.insert(number, Client::Connecting(Box::new(connecting)));
         Ok(())
     }
 }
@@ -164,7 +164,7 @@ impl Clients<'_> {
                     return;
                 }
                 self.waiting.remove(&connecting);
-                if let Err(error) = self.connected(connecting) {
+                if let Err(error) = self.connected(*connecting) {
                     self.served.failed(&error);
                 }
             }
