@@ -29,7 +29,7 @@ pub(crate) struct Server {
 
 enum Client {
     Connecting(Box<Connecting>),
-    Connected(QueuePair<Rts>, TcpStream),
+    Connected(Box<QueuePair<Rts>>, TcpStream),
 }
 
 struct Clients<'a> {
@@ -151,7 +151,7 @@ impl Clients<'_> {
         stream.set_nonblocking(true).map_err(|error| error.to_string())?;
         let number = self.number();
         self.waiting.add(&stream, number)?;
-        self.all.insert(number, Client::Connected(queue_pair, stream));
+        self.all.insert(number, Client::Connected(Box::new(queue_pair), stream));
         Ok(())
     }
 
