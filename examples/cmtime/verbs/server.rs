@@ -29,8 +29,8 @@ pub(crate) struct Server {
 
 #[allow(clippy::large_enum_variant)] // most are of the larger kind, most of the time
 enum Client {
-    Connecting(Connecting),
-    Connected(QueuePair<Rts>, TcpStream),
+    Connecting(Box<Connecting>),
+    Connected(Box<QueuePair<Rts>>, TcpStream),
 }
 
 struct Clients<'a> {
@@ -112,9 +112,9 @@ impl Server {
         let place = match self.finder.find(incoming.local_addr().ip()) {
             Ok(place) => place,
             Err(error) => {
-                let error = text(error);
-                incoming.refuse(RefuseReason::NO_SOURCE, &error);
-                return Err(error);
+                // What this host has is none of the client's business.
+                incoming.refuse(RefuseReason::NO_SOURCE, "no RDMA device has that address");
+                return Err(text(error));
             }
         };
         if !clients.parts.contains_key(&place.device) {
@@ -135,7 +135,7 @@ impl Server {
         }
         let number = clients.number();
         clients.waiting.add(&connecting, number)?;
-        clients.all.insert(number, Client::Connecting(connecting));
+        clients.all.insert(number, Client::Connecting(Box::new(connecting)));
         Ok(())
     }
 }
@@ -152,7 +152,7 @@ impl Clients<'_> {
         stream.set_nonblocking(true).map_err(|error| error.to_string())?;
         let number = self.number();
         self.waiting.add(&stream, number)?;
-        self.all.insert(number, Client::Connected(queue_pair, stream));
+        self.all.insert(number, Client::Connected(Box::new(queue_pair), stream));
         Ok(())
     }
 
@@ -165,7 +165,7 @@ impl Clients<'_> {
                     return;
                 }
                 self.waiting.remove(&connecting);
-                if let Err(error) = self.connected(connecting) {
+                if let Err(error) = self.connected(*connecting) {
                     self.served.failed(&error);
                 }
             }
