@@ -102,26 +102,26 @@ impl Ours {
 
     fn one_by_one(&mut self, messages: u64) {
         let (send_queue, recv_queue) = self.qp.queues();
-        let mut pair = (self.sends.pop(), self.receives.pop());
+        let (mut send, mut receive) = (self.sends.pop(), self.receives.pop());
         for number in 0..messages {
-            let (Some(send), Some(receive)) = pair else { panic!("a buffer was lost") };
-            recv_queue.post(Receive::new(receive).wr_id(number)).expect("room");
-            send_queue.post(Send::new(send).wr_id(number).signaled()).expect("room");
-            pair = (None, None);
-            while pair.0.is_none() || pair.1.is_none() {
+            let (Some(to_send), Some(to_receive)) = (send, receive) else { panic!("one was lost") };
+            recv_queue.post(Receive::new(to_receive).wr_id(number << 1 | 1)).expect("room");
+            send_queue.post(Send::new(to_send).wr_id(number << 1).signaled()).expect("room");
+            (send, receive) = (None, None);
+            while send.is_none() || receive.is_none() {
                 let mut drain = self.cq.poll().expect("it can be polled");
                 while let Some(mut completion) = drain.next() {
                     assert!(completion.is_success());
-                    if completion.opcode().is_receive() {
-                        pair.1 = completion.take_buffer();
+                    if completion.wr_id() & 1 != 0 {
+                        receive = completion.take_buffer();
                     } else {
-                        pair.0 = completion.take_buffer();
+                        send = completion.take_buffer();
                     }
                 }
             }
         }
-        self.sends.extend(pair.0);
-        self.receives.extend(pair.1);
+        self.sends.extend(send);
+        self.receives.extend(receive);
     }
 
     fn in_batches(&mut self, messages: u64, batch: u32) {
@@ -131,20 +131,20 @@ impl Ours {
             let mut receives = recv_queue.batch::<MOST>();
             for at in 0..batch as u64 {
                 let buffer = self.receives.pop().expect("all came back");
-                receives.push(Receive::new(buffer).wr_id(number + at)).expect("room");
+                receives.push(Receive::new(buffer).wr_id((number + at) << 1 | 1)).expect("room");
             }
             receives.post().expect("room");
             let mut sends = send_queue.batch::<MOST>();
             for at in 0..batch as u64 {
                 let buffer = self.sends.pop().expect("all came back");
-                sends.push(Send::new(buffer).wr_id(number + at).signaled()).expect("room");
+                sends.push(Send::new(buffer).wr_id((number + at) << 1).signaled()).expect("room");
             }
             sends.post().expect("room");
             while self.sends.len() < MOST || self.receives.len() < MOST {
                 let mut drain = self.cq.poll().expect("it can be polled");
                 while let Some(mut completion) = drain.next() {
                     assert!(completion.is_success());
-                    if completion.opcode().is_receive() {
+                    if completion.wr_id() & 1 != 0 {
                         self.receives.extend(completion.take_buffer());
                     } else {
                         self.sends.extend(completion.take_buffer());

@@ -110,10 +110,9 @@ impl CompletionQueue {
         if self.next >= self.count {
             return None;
         }
-        let wc = self.entries[self.next].as_ptr();
         // SAFETY: integers, zero at first, of which the device's driver wrote what it means to tell; they
-        // are not written again before the queue is polled again.
-        let wc = unsafe { &*wc };
+        // are not written again before the queue is polled again. The count is at most that of entries.
+        let wc = unsafe { &*self.entries.as_ptr().add(self.next).cast::<ibv_wc>() };
         let id = WrId::of(wc.wr_id);
         let table = self.polled.table(id)?;
         let is_send = table.queue == Queue::Send;
