@@ -110,6 +110,7 @@ interposed! {
 
     /// What was refused, taken out, and forgotten: its memory is lost, and its room is not.
     fn a_refused_request() {
+        leaks_on_purpose();
         let rig = Rig::new();
         let (mut a, b) = rig.pair();
         let sends = a.send_queue();

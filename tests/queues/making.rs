@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::interposed::rig::{
     DEPTH, Rig, assert_nothing_is_left, completions, ends, everything, open,
 };
-use crate::interposed::{faults, interposed};
+use crate::interposed::{faults, interposed, leaks_on_purpose};
 
 /// That a call failed with the errno that the verb was made to fail with.
 #[track_caller]
@@ -155,6 +155,7 @@ interposed! {
 
     /// Whether it is the inline data is found out by a queue pair without: should that one stay, it is told.
     fn a_trial_that_cannot_be_destroyed() {
+        leaks_on_purpose();
         let rig = Rig::new();
         faults::fail("ibv_destroy_qp", libc::EBUSY);
         rig.builder().max_inline(513).build().expect_err("512 are granted");
