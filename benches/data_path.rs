@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo bench --bench data_path             a table, and the bar
-//! cargo bench --bench data_path -- --json   one object
+//! cargo bench --bench data_path -- --json   one object, with what batches cost in it
 //! cargo bench --bench data_path -- --only ours,1,1000000
 //!                                           just so many messages: for callgrind and the like
 //! ```
@@ -217,17 +217,17 @@ fn main() {
         })
         .collect();
     if arguments.iter().any(|argument| argument == "--json") {
-        let objects: Vec<_> = measured
-            .iter()
-            .map(|(batch, raw, ours, overhead, allocations, instructions)| {
+        let mut objects =
+            measured.iter().map(|(batch, raw, ours, overhead, allocations, instructions)| {
                 json!({
                     "batch": batch, "raw_ns": raw, "ours_ns": ours,
                     "overhead_ns_per_op": overhead, "allocations": allocations,
                     "raw_instructions": instructions[0], "ours_instructions": instructions[1],
                 })
-            })
-            .collect();
-        return println!("{:#}", json!(objects));
+            });
+        let mut one_by_one = objects.next().expect("the first is without batches");
+        one_by_one["batches"] = objects.collect();
+        return println!("{one_by_one:#}");
     }
     println!(
         "a message: post receive, post send, their completions; median of {ROUNDS} rounds of {MESSAGES}"

@@ -138,16 +138,9 @@ impl<'a, const N: usize, const E: usize> SendBatch<'a, N, E> {
         if count == 0 {
             return Ok(());
         }
-        let (chain, mut list) = (this.requests.start(), this.entries.start());
-        for at in 0..count {
-            let request = chain.wrapping_add(at);
-            // SAFETY: the first `count` requests were written by `push`.
-            unsafe {
-                (*request).next = if at + 1 < count { request.wrapping_add(1) } else { null_mut() };
-                (*request).sg_list = list;
-                list = list.wrapping_add((*request).num_sge as usize);
-            }
-        }
+        let chain = this.requests.start();
+        // SAFETY: the first `count` requests were written by `push`, with as many entries in all.
+        unsafe { link(chain, count, this.entries.start()) };
         this.queue.poster.reserve(count as u32);
         let mut bad = null_mut();
         // SAFETY: the chain is in `this`, which does not move, and well formed, as linked above. Its memory
@@ -160,7 +153,7 @@ impl<'a, const N: usize, const E: usize> SendBatch<'a, N, E> {
                 Ok(())
             }
             Err(errno) => {
-                let place = (0..count).find(|at| std::ptr::eq(chain.wrapping_add(*at), bad));
+                let place = place_in_chain(chain, count, bad);
                 let refusal = this.queue.core.refused("ibv_post_send", errno, place.is_none());
                 let taken = place.unwrap_or(count);
                 for at in 0..taken {
@@ -262,16 +255,9 @@ impl<'a, const N: usize, const E: usize> RecvBatch<'a, N, E> {
         if count == 0 {
             return Ok(());
         }
-        let (chain, mut list) = (this.requests.start(), this.entries.start());
-        for at in 0..count {
-            let request = chain.wrapping_add(at);
-            // SAFETY: the first `count` receives were written by `push`.
-            unsafe {
-                (*request).next = if at + 1 < count { request.wrapping_add(1) } else { null_mut() };
-                (*request).sg_list = list;
-                list = list.wrapping_add((*request).num_sge as usize);
-            }
-        }
+        let chain = this.requests.start();
+        // SAFETY: the first `count` receives were written by `push`, with as many entries in all.
+        unsafe { link(chain, count, this.entries.start()) };
         this.queue.poster.reserve(count as u32);
         let mut bad = null_mut();
         // SAFETY: the chain is in `this`, which does not move, and well formed, as linked above. Its memory
@@ -282,7 +268,7 @@ impl<'a, const N: usize, const E: usize> RecvBatch<'a, N, E> {
                 Ok(())
             }
             Err(errno) => {
-                let place = (0..count).find(|at| std::ptr::eq(chain.wrapping_add(*at), bad));
+                let place = place_in_chain(chain, count, bad);
                 let refusal = this.queue.core.refused("ibv_post_recv", errno, place.is_none());
                 // SAFETY: `this` is not used, nor dropped, any more: the reference is moved out of it.
                 let queue: &'a mut RecvQueue = unsafe { std::ptr::read(&this.queue) };
@@ -298,6 +284,54 @@ impl<const N: usize, const E: usize> Drop for RecvBatch<'_, N, E> {
     fn drop(&mut self) {
         self.queue.poster.withdraw(self.requests.count as u32);
     }
+}
+
+/// A work request of either queue, as a link of a chain.
+trait Link {
+    /// Points to the one after it, and to its scatter/gather entries; gives their number.
+    ///
+    /// # Safety
+    ///
+    /// `this` is the caller's, and its number of entries was written; the rest need not have been.
+    unsafe fn link(this: *mut Self, next: *mut Self, entries: *mut ibv_sge) -> usize;
+}
+
+macro_rules! links {
+    ($($request:ty),*) => {$(
+        impl Link for $request {
+            #[inline]
+            unsafe fn link(this: *mut Self, next: *mut Self, entries: *mut ibv_sge) -> usize {
+                // SAFETY: by this function's own contract. No reference: not all of it is written.
+                unsafe {
+                    (&raw mut (*this).next).write(next);
+                    (&raw mut (*this).sg_list).write(entries);
+                    (*this).num_sge as usize
+                }
+            }
+        }
+    )*};
+}
+links!(ibv_send_wr, ibv_recv_wr);
+
+/// Makes a chain of work requests that lie one after the other, and so do their entries.
+///
+/// # Safety
+///
+/// There are `count` of them, the caller's, and their numbers of entries were written.
+#[inline]
+unsafe fn link<W: Link>(chain: *mut W, count: usize, mut entries: *mut ibv_sge) {
+    for at in 0..count {
+        let request = chain.wrapping_add(at);
+        let next = if at + 1 < count { request.wrapping_add(1) } else { null_mut() };
+        // SAFETY: by this function's own contract.
+        entries = entries.wrapping_add(unsafe { W::link(request, next, entries) });
+    }
+}
+
+/// Which of a chain was the first that was not taken; `None` for one that is not of it.
+#[cold]
+fn place_in_chain<W>(chain: *mut W, count: usize, bad: *mut W) -> Option<usize> {
+    (0..count).find(|at| std::ptr::eq(chain.wrapping_add(*at), bad))
 }
 
 /// Whether a batch has room for one more request of so many entries.

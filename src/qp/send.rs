@@ -25,9 +25,9 @@ use crate::wq::{Entry, Poster};
 /// Completions cost, and so the device is asked for one only now and then: for reads and atomics always,
 /// since their result is waited for; for sends and writes when half the queue is posted without, and when
 /// the request says so ([`signaled`](crate::wr::Send::signaled)). The others complete, silently, with the
-/// next that was asked for: carried out, unless one before that failed or that one itself was flushed. After the last of a series, where nothing more is to come, ask for it, or call
-/// [`flush`](SendQueue::flush). A queue pair made with
-/// [`signal_all`](super::QueuePairBuilder::signal_all) asks for all.
+/// next that was asked for: carried out, unless one before that failed or that one itself was flushed. After
+/// the last of a series, where nothing more is to come, ask for it, or call [`flush`](SendQueue::flush). A
+/// queue pair made with [`signal_all`](super::QueuePairBuilder::signal_all) asks for all.
 pub struct SendQueue {
     pub(super) core: Arc<Core>,
     pub(super) poster: Poster,
