@@ -10,7 +10,7 @@ use std::num::NonZeroU8;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rdma_verbs::{Context, Device, DeviceLimits, DeviceList, Error, PortAttr, PortNum};
+use rdma_verbs::{Context, Device, DeviceLimits, DeviceList, Doorbell, Error, PortAttr, PortNum};
 
 /// Prints the attributes of RDMA devices and their ports.
 #[derive(Parser)]
@@ -73,6 +73,9 @@ fn describe(device: &Device, options: &Options) -> Result<String, Error> {
     let transport = device.transport_type();
     text.device("transport", format!("{transport} ({})", transport.raw()));
     limits(&mut text, context.limits(), options.verbose);
+    if options.verbose {
+        doorbell(&mut text, &context.doorbell());
+    }
     for number in
         context.ports().filter(|number| options.port.is_none_or(|p| p.get() == number.get()))
     {
@@ -133,6 +136,14 @@ fn limits(text: &mut Lines, limits: &DeviceLimits, verbose: bool) {
     text.device("hca_core_clock", format!("{} kHz", limits.hca_core_clock_khz));
     text.device("maximum available device memory", format!("{} Bytes", limits.max_dm_size));
     text.device("num_comp_vectors", limits.completion_vectors);
+}
+
+fn doorbell(text: &mut Lines, doorbell: &Doorbell) {
+    let driver = doorbell.driver().unwrap_or("unknown");
+    text.device("kernel_driver", format!("{driver} (provider {})", doorbell.provider()));
+    text.device("doorbell", format!("{}: {}", doorbell.kind(), doorbell.how()));
+    doorbell.switches().iter().for_each(|switch| text.word(switch));
+    text.device("write_combining", doorbell.write_combining());
 }
 
 fn port(text: &mut Lines, port: &PortAttr, verbose: bool) {
@@ -205,7 +216,7 @@ impl Lines {
         self.line("\t\t\t", 24, key, value);
     }
 
-    fn word(&mut self, word: &str) {
+    fn word(&mut self, word: impl Display) {
         let _ = writeln!(self.0, "\t\t\t\t\t{word}");
     }
 }

@@ -88,6 +88,7 @@
 //! | to connect by IP address and port, as sockets do | [`cm`]: [`cm::EventChannel`], [`cm::Id`], [`cm::Listener`] |
 //! | this host's interfaces and addresses | [`HostNet`], [`NetSnapshot`] |
 //! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`], [`Subnet`] |
+//! | how work requests reach the device | [`Context::doorbell`], [`QueuePair::doorbell`], [`Doorbell`] |
 //! | what went wrong | [`Error`], [`Errno`] |
 //!
 //! # Safety, threads, teardown
@@ -120,6 +121,7 @@ mod context;
 mod cq;
 mod device;
 mod directory;
+mod doorbell;
 mod error;
 mod event;
 mod gid;
@@ -154,6 +156,7 @@ pub use directory::{
     DirectoryDevice, DirectoryRef, DirectoryRow, DirectorySnapshot, DirectoryStats, GidDirectory,
     Locality, TableSource, Watcher,
 };
+pub use doorbell::{Certainty, Doorbell, DoorbellKind, DoorbellSwitch, ReadAt, WriteCombining};
 pub use error::{
     AddressWithDevice, CmFault, CmReason, Errno, Error, ExchangeFault, ExchangeProblem,
     ExchangeStep, GidMoved, NoDeviceForAddress, Object, Queue, RecordError, Refusal, Result,

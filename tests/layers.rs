@@ -20,6 +20,7 @@ const LAYERS: &[&str] = &[
     "port",
     "event",
     "context",
+    "doorbell",
     "pinned",
     "directory",
     "query",

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::cq::{Completion, CompletionQueue, CompletionQueueHandle};
+use crate::doorbell::Doorbell;
 use crate::error::{Error, Result};
 use crate::event::{EventType, ObjectId};
 use crate::pd::ProtectionDomain;
@@ -133,6 +134,12 @@ impl<S> QueuePair<S> {
     /// What the device granted, which may be more.
     pub fn granted(&self) -> QueuePairLimits {
         QueuePairLimits::from_raw(&self.core.granted)
+    }
+
+    /// How work requests reach the device, with the inline limit that this queue pair was granted. As
+    /// [`Context::doorbell`]: for reports.
+    pub fn doorbell(&self) -> Doorbell {
+        self.context().doorbell().with_max_inline(self.granted().max_inline)
     }
 
     /// The state as the device has it now (`ibv_query_qp`): one system call. It may be

@@ -1,7 +1,9 @@
 //! The owner of an `ibv_context`.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -78,6 +80,23 @@ impl ContextHandle {
     pub(crate) fn num_comp_vectors(&self) -> i32 {
         // SAFETY: the context is open while `self` lives.
         unsafe { (*self.raw()).num_comp_vectors }
+    }
+
+    /// The library whose functions post on this context: the provider's, as a rule.
+    pub(crate) fn provider_library(&self) -> Option<PathBuf> {
+        // SAFETY: the context is open while `self` lives.
+        let post = unsafe { (*self.raw()).ops.post_send }?;
+        // SAFETY: all zero is a value of this struct of pointers.
+        let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+        // SAFETY: any address may be asked for, and the answer is written during the call only.
+        let known = unsafe { libc::dladdr(post as *const c_void, &mut found) } != 0;
+        if !known || found.dli_fname.is_null() {
+            return None;
+        }
+        // SAFETY: a NUL-terminated name that stays while the library is loaded, as it is while one of its
+        // contexts is open.
+        let name = unsafe { CStr::from_ptr(found.dli_fname) };
+        Some(OsStr::from_bytes(name.to_bytes()).into())
     }
 
     /// Readable when there are events. Only to wait on: events are read by `next_event`.

@@ -26,6 +26,11 @@ fn it_tells_what_the_c_program_tells() {
         let c = parsed(&String::from_utf8_lossy(&c.stdout));
         let ours = [&["devinfo"], arguments].concat();
         let ours = parsed(&output(&Options::parse_from(ours)).expect("it prints"));
+        if arguments.contains(&"-v") {
+            assert_eq!(ours["kernel_driver"], "rdma_rxe (provider rxe)");
+            assert!(ours["doorbell"].starts_with("system call: "), "{ours:?}");
+            assert!(ours.contains_key("write_combining"), "{ours:?}");
+        }
         let common: Vec<&String> = c.keys().filter(|key| ours.contains_key(*key)).collect();
         let expected = if arguments.contains(&"-v") { 55 } else { 15 };
         assert!(
