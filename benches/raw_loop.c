@@ -240,6 +240,35 @@ failed:
 	return NULL;
 }
 
+/* Asks for a notification so often; 0, or what a call returned. */
+int raw_request(struct ibv_cq *cq, int solicited_only, uint64_t calls)
+{
+	int returned;
+
+	while (calls--) {
+		returned = ibv_req_notify_cq(cq, solicited_only);
+		if (returned)
+			return returned;
+	}
+	return 0;
+}
+
+/* The same with a poll after each, of a queue that is empty. */
+int raw_request_and_poll(struct ibv_cq *cq, int solicited_only, uint64_t calls)
+{
+	struct ibv_wc wc[POLL_AT_ONCE];
+	int returned;
+
+	while (calls--) {
+		returned = ibv_req_notify_cq(cq, solicited_only);
+		if (!returned)
+			returned = ibv_poll_cq(cq, POLL_AT_ONCE, wc);
+		if (returned)
+			return returned;
+	}
+	return 0;
+}
+
 /* As raw_loop, on such a pair. */
 uint64_t raw_run(struct raw_pair *pair, uint64_t iterations, unsigned int batch)
 {

@@ -26,6 +26,8 @@ type RawLoop =
 type RawOpen = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> *mut c_void;
 type RawRun = unsafe extern "C" fn(*mut c_void, u64, c_uint) -> u64;
 type RawClose = unsafe extern "C" fn(*mut c_void);
+/// Asks for a notification so often on a completion queue of C's: 0, or what failed.
+pub(crate) type RawAsk = unsafe extern "C" fn(*mut c_void, c_int, u64) -> c_int;
 
 /// The compiled loop. Stays loaded.
 #[derive(Clone, Copy)]
@@ -34,6 +36,10 @@ pub(crate) struct CLoop {
     raw_open: RawOpen,
     raw_run: RawRun,
     raw_close: RawClose,
+    /// `ibv_req_notify_cq`.
+    pub(crate) raw_request: RawAsk,
+    /// `ibv_req_notify_cq`, and then `ibv_poll_cq`.
+    pub(crate) raw_request_and_poll: RawAsk,
 }
 
 /// A queue pair that C made and connected to itself.
@@ -84,8 +90,10 @@ impl CLoop {
             let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
             if found.is_null() { Err(format!("raw_loop.c has no {name:?}")) } else { Ok(found) }
         };
-        let functions = [c"raw_loop", c"raw_open", c"raw_run", c"raw_close"].map(find);
-        let [raw_loop, raw_open, raw_run, raw_close] = functions;
+        let names = [c"raw_loop", c"raw_open", c"raw_run", c"raw_close"].map(find);
+        let [raw_loop, raw_open, raw_run, raw_close] = names;
+        let [raw_request, raw_request_and_poll] =
+            [c"raw_request", c"raw_request_and_poll"].map(find);
         // SAFETY: raw_loop.c has functions of these names and types; the library stays loaded.
         unsafe {
             use std::mem::transmute;
@@ -94,6 +102,8 @@ impl CLoop {
                 raw_open: transmute::<*mut c_void, RawOpen>(raw_open?),
                 raw_run: transmute::<*mut c_void, RawRun>(raw_run?),
                 raw_close: transmute::<*mut c_void, RawClose>(raw_close?),
+                raw_request: transmute::<*mut c_void, RawAsk>(raw_request?),
+                raw_request_and_poll: transmute::<*mut c_void, RawAsk>(raw_request_and_poll?),
             })
         }
     }

@@ -10,8 +10,10 @@ mod channel;
 mod owners;
 mod poll;
 
+use std::ffi::c_void;
 use std::fmt;
 use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -312,15 +314,48 @@ impl CompletionQueue {
         self.poll()
     }
 
+    /// Asks for an event on the channel when the next completion comes (`ibv_req_notify_cq`), and nothing else:
+    /// for programs with a loop of their own. Completions that are there already raise no event: poll after it,
+    /// and wait only if there are none. [`arm`](CompletionQueue::arm) and [`wait`](CompletionQueue::wait) do
+    /// this in the right order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoChannel`]; [`Error::Verb`] for what the device answers.
+    #[doc(alias = "ibv_req_notify_cq")]
+    #[inline]
+    pub fn request_notify(&mut self, notify: Notify) -> Result<()> {
+        self.request(notify)
+    }
+
+    /// As little as the call itself: what can go wrong is told elsewhere.
+    #[inline(always)]
     fn request(&self, notify: Notify) -> Result<()> {
-        if self.shared.channel.is_none() {
+        if !self.device.has_channel() {
             return Err(Error::NoChannel);
         }
-        self.shared.handle.req_notify(notify == Notify::Solicited).map_err(|errno| Error::Verb {
-            verb: "ibv_req_notify_cq",
-            object: Object::device(self.shared.context.device().name()),
-            errno,
-        })
+        match self.device.req_notify(notify == Notify::Solicited) {
+            Ok(()) => Ok(()),
+            Err(errno) => Err(self.request_failed(errno)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn request_failed(&self, errno: Errno) -> Error {
+        let object = Object::device(self.shared.context.device().name());
+        Error::Verb { verb: "ibv_req_notify_cq", object, errno }
+    }
+
+    /// C's completion queue (`struct ibv_cq *`), for calls that this crate lacks: valid while this lives. Opaque,
+    /// because no declaration of C's is part of this crate's interface.
+    ///
+    /// To use it is `unsafe`, and up to whoever does: it must not be destroyed or resized, and completions that are
+    /// polled from it are lost to this crate, so that the memory of their work requests comes back no sooner
+    /// than their queue pair is destroyed.
+    #[doc(alias = "ibv_cq")]
+    pub fn as_raw(&self) -> NonNull<c_void> {
+        self.device.as_raw()
     }
 
     /// The completions that there are, or those that come within the time; none when none came, and `None`

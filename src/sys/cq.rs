@@ -1,6 +1,6 @@
 //! The owners of an `ibv_comp_channel` and of an `ibv_cq`.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
@@ -160,6 +160,17 @@ impl CqHandle {
     /// For the calls of this folder; good while `self` lives.
     pub(super) fn raw(&self) -> *mut ibv_cq {
         self.cq.as_ptr()
+    }
+
+    /// C's object, for callers who know what it is; good while `self` lives.
+    pub(crate) fn as_raw(&self) -> NonNull<c_void> {
+        self.cq.cast()
+    }
+
+    /// Whether there is somewhere to tell of completions.
+    #[inline]
+    pub(crate) fn has_channel(&self) -> bool {
+        self.channel.is_some()
     }
 
     /// How many completions it has room for.
