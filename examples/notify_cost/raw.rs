@@ -8,6 +8,8 @@ use std::mem::MaybeUninit;
 
 use rdma_verbs::CompletionQueue;
 
+use super::subject::in_eights;
+
 /// The front of `struct ibv_cq`.
 #[repr(C)]
 struct Cq {
@@ -116,14 +118,10 @@ unsafe fn ask_and_poll(cq: *mut Cq, solicited_only: c_int) -> c_int {
 }
 
 unsafe extern "C" fn requests(cq: *mut c_void, solicited_only: c_int, calls: u64) -> c_int {
-    for _ in 0..calls {
-        // SAFETY: as the caller says.
-        let returned = unsafe { req_notify_cq(cq.cast(), solicited_only) };
-        if returned != 0 {
-            return returned;
-        }
-    }
-    0
+    // SAFETY: as the caller says.
+    in_eights(calls, || code(unsafe { req_notify_cq(cq.cast(), solicited_only) }))
+        .err()
+        .unwrap_or(0)
 }
 
 unsafe extern "C" fn requests_and_polls(
@@ -131,14 +129,13 @@ unsafe extern "C" fn requests_and_polls(
     solicited_only: c_int,
     calls: u64,
 ) -> c_int {
-    for _ in 0..calls {
-        // SAFETY: as the caller says.
-        let returned = unsafe { ask_and_poll(cq.cast(), solicited_only) };
-        if returned != 0 {
-            return returned;
-        }
-    }
-    0
+    // SAFETY: as the caller says.
+    in_eights(calls, || code(unsafe { ask_and_poll(cq.cast(), solicited_only) })).err().unwrap_or(0)
+}
+
+#[inline(always)]
+fn code(returned: c_int) -> Result<(), c_int> {
+    if returned == 0 { Ok(()) } else { Err(returned) }
 }
 
 /// The processor's cycle counter, read when everything before it is done and before anything after it

@@ -309,6 +309,7 @@ impl CompletionQueue {
     ///
     /// [`Error::NoChannel`]; as [`poll`](CompletionQueue::poll); [`Error::Verb`].
     #[doc(alias = "ibv_req_notify_cq")]
+    #[inline]
     pub fn arm(&mut self, notify: Notify) -> Result<Drain<'_>> {
         self.request(notify)?;
         self.poll()
@@ -331,9 +332,6 @@ impl CompletionQueue {
     /// As little as the call itself: what can go wrong is told elsewhere.
     #[inline(always)]
     fn request(&self, notify: Notify) -> Result<()> {
-        if !self.device.has_channel() {
-            return Err(Error::NoChannel);
-        }
         match self.device.req_notify(notify == Notify::Solicited) {
             Ok(()) => Ok(()),
             Err(errno) => Err(self.request_failed(errno)),
@@ -343,6 +341,9 @@ impl CompletionQueue {
     #[cold]
     #[inline(never)]
     fn request_failed(&self, errno: Errno) -> Error {
+        if !self.device.has_channel() {
+            return Error::NoChannel;
+        }
         let object = Object::device(self.shared.context.device().name());
         Error::Verb { verb: "ibv_req_notify_cq", object, errno }
     }

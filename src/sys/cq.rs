@@ -98,9 +98,14 @@ impl ChannelHandle {
     }
 }
 
+/// `ibv_req_notify_cq` of a provider.
+type ReqNotify = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
+
 /// A completion queue; destroyed when dropped. The queue pairs on it hold it.
 pub(crate) struct CqHandle {
     cq: NonNull<ibv_cq>,
+    /// The context's operation, at hand; only of one with a channel.
+    req_notify: Option<ReqNotify>,
     /// Destroyed after it.
     channel: Option<Arc<ChannelHandle>>,
     /// Closed after it.
@@ -149,7 +154,10 @@ impl CqHandle {
         let cq = conv::pointer(unsafe {
             calls::ibv_create_cq(context.raw(), cqe, null_mut(), raw_channel, vector)
         })?;
-        Ok(CqHandle { cq, channel, context })
+        // SAFETY: the context is open. What its provider put there on opening it stays.
+        let op = unsafe { (*context.raw()).ops.req_notify_cq };
+        let req_notify = op.filter(|_| channel.is_some());
+        Ok(CqHandle { cq, req_notify, channel, context })
     }
 
     /// What events on its channel name it by; its address, unique while it lives.
@@ -168,7 +176,6 @@ impl CqHandle {
     }
 
     /// Whether there is somewhere to tell of completions.
-    #[inline]
     pub(crate) fn has_channel(&self) -> bool {
         self.channel.is_some()
     }
@@ -200,16 +207,21 @@ impl CqHandle {
         }
     }
 
-    /// `ibv_req_notify_cq`: one event for the next completion that comes.
-    #[inline]
+    /// `ibv_req_notify_cq`: one event for the next completion that comes. `EOPNOTSUPP` without a channel too.
+    #[inline(always)]
     pub(crate) fn req_notify(&self, solicited_only: bool) -> Result<(), Errno> {
-        // SAFETY: the CQ, and with it the context that it points to, is live.
-        let returned = unsafe {
-            match (*(*self.raw()).context).ops.req_notify_cq {
-                Some(request) => request(self.raw(), c_int::from(solicited_only)),
-                None => libc::EOPNOTSUPP,
-            }
-        };
-        conv::zero_or_errno(returned)
+        let Some(request) = self.req_notify else { return Err(Errno::EOPNOTSUPP) };
+        // SAFETY: the operation is that of the CQ's own context, and the CQ is live.
+        match unsafe { request(self.raw(), c_int::from(solicited_only)) } {
+            0 => Ok(()),
+            returned => Err(refused(returned)),
+        }
     }
+}
+
+/// What a call means by this return.
+#[cold]
+#[inline(never)]
+fn refused(returned: c_int) -> Errno {
+    conv::zero_or_errno(returned).err().unwrap_or(Errno::EIO)
 }
