@@ -15,6 +15,9 @@ mod devinfo_example;
 #[path = "../../examples/gids/main.rs"]
 #[allow(dead_code)] // its main
 mod gids_example;
+#[path = "../../examples/notify_cost/main.rs"]
+#[allow(dead_code)] // its main
+mod notify_cost_example;
 #[path = "../../examples/rc_pingpong/main.rs"]
 #[allow(dead_code)] // its main
 mod pingpong_example;
@@ -46,6 +49,7 @@ mod context;
 mod devinfo;
 mod directory;
 mod limits;
+mod notify_cost;
 mod pair;
 mod path;
 mod permission;
