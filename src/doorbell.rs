@@ -92,6 +92,21 @@ impl fmt::Display for DoorbellSwitch {
 /// [`settings`](Doorbell::settings). This crate sets none.
 ///
 /// What cannot be found out is told as unknown, and is no error.
+///
+/// ```no_run
+/// use rdma_verbs::{DeviceList, DoorbellKind};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let doorbell = DeviceList::new()?.find("mlx5_0")?.open()?.doorbell();
+/// println!("{doorbell}");
+/// // The same program with each of the two.
+/// for kind in [DoorbellKind::CombinedWrite, DoorbellKind::Mmio] {
+///     let Some(settings) = doorbell.settings(kind) else { continue };
+///     std::process::Command::new("a-benchmark").envs(settings.iter().copied()).status()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Doorbell {
     provider: Box<str>,

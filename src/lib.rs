@@ -203,7 +203,7 @@ pub mod wr {
 /// What the crate's documentation says of threads: held at compile time.
 const _: fn() = || {
     fn any_thread<T: Send + Sync>() {}
-    any_thread::<(DeviceList, Device, Context, EventQueue, GidCache, PKeyCache)>();
+    any_thread::<(DeviceList, Device, Context, EventQueue, GidCache, PKeyCache, Doorbell)>();
     any_thread::<(GidDirectory, Watcher, DirectorySnapshot, GidQuery, Explanation)>();
     any_thread::<(Resolver, Resolution, Path)>();
     any_thread::<(Connector, Connecting, Listener, Incoming, Connected)>();

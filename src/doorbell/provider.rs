@@ -134,15 +134,15 @@ const fn system_call(
     }
 }
 
-const WRITE: &str =
-    "one write() to the device's node for each call that posts sends; receives take none";
-const WRITE_EACH: &str = "one write() to the device's node for each post call";
+const SENDS: &str =
+    "one system call for each call that posts sends, however many; receives take none";
+const EACH: &str = "one system call for each post call, which the kernel carries out";
 
 static PROVIDERS: &[Known] = &[
-    system_call("rxe", "rdma_rxe", &[], WRITE),
-    system_call("siw", "siw", &[], WRITE),
-    system_call("hfi1verbs", "hfi1", &["hfi1"], WRITE_EACH),
-    system_call("ipathverbs", "ib_qib", &["ib_qib"], WRITE_EACH),
+    system_call("rxe", "rdma_rxe", &[], SENDS),
+    system_call("siw", "siw", &[], SENDS),
+    system_call("hfi1verbs", "hfi1", &["hfi1"], EACH),
+    system_call("ipathverbs", "ib_qib", &["ib_qib"], EACH),
     MLX5,
     MLX4,
     CXGB4,
