@@ -204,8 +204,8 @@ const MLX5: Known = Known {
     kind: |switches| {
         if is_set_but(switches, "MLX5_SHUT_UP_BF", "0") { Mmio } else { CombinedWrite }
     },
-    how: "a post of one small send writes its descriptor with the doorbell (BlueFlame); a chain, and what is larger than \
-          half a BlueFlame register, rings once and is fetched",
+    how: "a post of one small send writes its descriptor with the doorbell (BlueFlame), where the device has that; a \
+          chain, and what is larger than half a BlueFlame register, rings once and is fetched",
     switches: &[
         SwitchFacts {
             name: "MLX5_SHUT_UP_BF",
