@@ -30,7 +30,8 @@ pub(crate) enum ExchangeError {
 /// The connection to the other end.
 pub(crate) struct Peer {
     stream: TcpStream,
-    deadline: Deadline,
+    /// Of all that is heard.
+    pub(crate) deadline: Deadline,
 }
 
 /// Opens the port to the client, on all addresses.
