@@ -123,7 +123,8 @@ fn paint(svg: &mut String, rows: &[Row]) -> Result<(), String> {
         .map_err(failed)?;
     for (number, curve) in curves.iter().enumerate() {
         let at = 46 + 20 * number as i32;
-        let style = Palette99::pick(number).stroke_width(2);
+        // Without the palette's yellow, which is hard to see.
+        let style = Palette99::pick(if number < 2 { number } else { number + 1 }).stroke_width(2);
         if curve.dotted {
             let marks = move |at| Circle::new(at, 1, style.filled());
             let dots = DottedLineSeries::new(curve.points.iter().copied(), 0, 5, marks);

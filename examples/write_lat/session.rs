@@ -51,7 +51,7 @@ impl Session {
         let mut peer = exchange::accept(&door.listener, deadline).map_err(text)?;
         let local = Local::choose(options, &door.directory, peer.ip(), false).map_err(text)?;
         let mtu = greet(options, &mut peer, &local, false)?;
-        let theirs = peer.hear(local.row.is_some()).map_err(text)?;
+        let theirs = hear(&mut peer, &local)?;
         // The MTU was told: it stays this device, though the GID may be another.
         let options = Options { ib_dev: Some(local.device), ..options.clone() };
         let towards = theirs.endpoint.gid.map(Gid::ip);
@@ -62,7 +62,7 @@ impl Session {
         peer.tell(&ours).map_err(text)?;
         peer.hear(local.row.is_some()).map_err(text)?;
         peer.tell(&ours).map_err(text)?;
-        let end = connect(end, &local, &theirs, mtu)?;
+        let end = end.connect(&theirs, mtu).map_err(text)?;
         for _ in 0..2 {
             peer.hear(local.row.is_some()).map_err(text)?;
             peer.tell(&ours).map_err(text)?;
@@ -85,11 +85,11 @@ impl Session {
         let end = End::new(options, &local).map_err(text)?;
         let ours = end.key().map_err(text)?;
         peer.tell(&ours).map_err(text)?;
-        let theirs = peer.hear(local.row.is_some()).map_err(text)?;
+        let theirs = hear(&mut peer, &local)?;
         tell(options, &local, mtu, &ours, &theirs)?;
         peer.tell(&ours).map_err(text)?;
         peer.hear(local.row.is_some()).map_err(text)?;
-        let end = connect(end, &local, &theirs, mtu)?;
+        let end = end.connect(&theirs, mtu).map_err(text)?;
         for _ in 0..2 {
             peer.tell(&ours).map_err(text)?;
             peer.hear(local.row.is_some()).map_err(text)?;
@@ -208,16 +208,13 @@ fn greet(
     Ok(mtu.min(ours))
 }
 
-fn connect(
-    end: End<rdma_verbs::Init>,
-    local: &Local,
-    theirs: &Key,
-    mtu: Mtu,
-) -> Result<End<Rts>, String> {
-    if local.row.is_some() && theirs.endpoint.gid.is_none() {
+/// The other end's key.
+fn hear(peer: &mut Peer, local: &Local) -> Result<Key, String> {
+    let key = peer.hear(local.row.is_some()).map_err(text)?;
+    if local.row.is_some() && key.endpoint.gid.is_none() {
         return Err("the peer told no GID, which it needs here".into());
     }
-    end.connect(theirs, mtu).map_err(text)
+    Ok(key)
 }
 
 /// All devices' GID tables; an error when there are no devices.
