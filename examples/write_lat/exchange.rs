@@ -2,7 +2,7 @@
 //!
 //! All is of fixed length and told in turn, the client first: the version, the page and cache line sizes, the
 //! MTU, then four times the key, which is queue pair and memory. Between the second and the third each
-//! connects. C's does not tell what it is going to do; ours does, behind the version's end, where C's has
+//! connects; with immediate data there is one more before each size. C's does not tell what it is going to do; ours does, behind the version's end, where C's has
 //! zeros and does not look.
 
 use rdma_verbs::{Endpoint, Gid, Lid, Mtu, Psn, Qpn, RKey, RemoteSlice};
@@ -156,6 +156,16 @@ impl Peer {
         let bytes = &mut bytes[..if by_gid { BY_GID } else { BY_LID }];
         self.read(WHAT, bytes)?;
         Key::parse(bytes).ok_or_else(|| garbage(WHAT, bytes))
+    }
+
+    /// Once more, of no new key: both have come so far.
+    pub(crate) fn meet(&mut self, is_client: bool, ours: &Key) -> Result<(), ExchangeError> {
+        let by_gid = ours.endpoint.gid.is_some();
+        if is_client {
+            self.tell(ours)?;
+        }
+        self.hear(by_gid)?;
+        if is_client { Ok(()) } else { self.tell(ours) }
     }
 
     /// Tells of the client's batches: that there are more, or that all are done.

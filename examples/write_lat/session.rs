@@ -16,6 +16,7 @@ use super::{Each, Options, batch, say, text};
 pub(crate) struct Session {
     peer: Peer,
     end: End<Rts>,
+    key: Key,
     /// The memory of the other end.
     to: RemoteSlice,
     device: String,
@@ -60,14 +61,11 @@ impl Session {
         let ours = end.key().map_err(text)?;
         tell(&options, &local, mtu, &ours, &theirs)?;
         peer.tell(&ours).map_err(text)?;
-        peer.hear(local.row.is_some()).map_err(text)?;
-        peer.tell(&ours).map_err(text)?;
+        peer.meet(false, &ours).map_err(text)?;
         let end = end.connect(&theirs, mtu).map_err(text)?;
-        for _ in 0..2 {
-            peer.hear(local.row.is_some()).map_err(text)?;
-            peer.tell(&ours).map_err(text)?;
-        }
-        Ok(Session { peer, end, to: theirs.memory, device: local.device, is_client: false })
+        peer.meet(false, &ours).and_then(|()| peer.meet(false, &ours)).map_err(text)?;
+        let (to, device) = (theirs.memory, local.device);
+        Ok(Session { peer, end, key: ours, to, device, is_client: false })
     }
 
     pub(crate) fn client(options: &Options, host: &str, port: u16) -> Result<Session, String> {
@@ -87,14 +85,11 @@ impl Session {
         peer.tell(&ours).map_err(text)?;
         let theirs = hear(&mut peer, &local)?;
         tell(options, &local, mtu, &ours, &theirs)?;
-        peer.tell(&ours).map_err(text)?;
-        peer.hear(local.row.is_some()).map_err(text)?;
+        peer.meet(true, &ours).map_err(text)?;
         let end = end.connect(&theirs, mtu).map_err(text)?;
-        for _ in 0..2 {
-            peer.tell(&ours).map_err(text)?;
-            peer.hear(local.row.is_some()).map_err(text)?;
-        }
-        Ok(Session { peer, end, to: theirs.memory, device: local.device, is_client: true })
+        peer.meet(true, &ours).and_then(|()| peer.meet(true, &ours)).map_err(text)?;
+        let (to, device) = (theirs.memory, local.device);
+        Ok(Session { peer, end, key: ours, to, device, is_client: true })
     }
 
     /// Measures all that was asked for.
@@ -135,6 +130,10 @@ impl Session {
             imm: options.write_with_imm,
             timeout: options.timeout,
         };
+        if work.imm {
+            self.peer.deadline = Deadline::new(options.timeout);
+            self.peer.meet(self.is_client, &self.key).map_err(text)?;
+        }
         samples.clear();
         play::play(&work, &mut self.end, self.to, samples)?;
         let mode = if work.imm { "write_with_imm" } else { "write" };

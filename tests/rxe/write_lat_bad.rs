@@ -140,7 +140,8 @@ fn keys_that_cannot_be() {
     }
     // There is no such queue pair: nobody answers, and nobody writes.
     for way in [&SHORT[..], &["--timeout", "4", "--write-with-imm"]] {
-        let all = HELLO.to_owned() + &key(&rig).repeat(4);
+        // Enough of them for either way.
+        let all = HELLO.to_owned() + &key(&rig).repeat(5);
         let error = client_of(&rig, way, |stream| {
             say(&stream, &all);
             stay(stream);
