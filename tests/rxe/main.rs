@@ -27,6 +27,9 @@ mod rping_example;
 #[path = "../../src/sys/mod.rs"]
 #[allow(dead_code, unused_imports, unfulfilled_lint_expectations)]
 mod sys;
+#[path = "../../examples/write_lat/main.rs"]
+#[allow(dead_code)] // its main
+mod write_lat_example;
 
 /// What the seam imports from the crate.
 mod error {
@@ -64,6 +67,9 @@ mod seed;
 mod storm;
 mod tables;
 mod teardown;
+mod write_lat;
+mod write_lat_bad;
+mod write_lat_parts;
 
 /// What `gids` prints with these arguments.
 fn gids_output(arguments: &[&str]) -> Result<String, String> {

@@ -39,12 +39,12 @@ fn failure(arguments: &[&str]) -> String {
 }
 
 /// A TCP port of one test's own, below those that the kernel gives away.
-fn port() -> String {
+pub(crate) fn port() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     NEXT.fetch_add(1, Ordering::Relaxed).to_string()
 }
 
-fn wait_until_listening(port: &str) {
+pub(crate) fn wait_until_listening(port: &str) {
     let number: u16 = port.parse().expect("a port");
     let local = format!(":{number:04X}");
     wait_until("the server listens", || {
@@ -60,7 +60,7 @@ fn wait_until_listening(port: &str) {
 }
 
 /// A device with two IPv4 addresses, at indices 1 and 2.
-fn rig() -> Rig {
+pub(crate) fn rig() -> Rig {
     let rig = Rig::new();
     rig.add_addresses(&rig.open(), 2);
     rig
@@ -194,11 +194,11 @@ fn client_of(rig: &Rig, arguments: &[&str], server: impl FnOnce(TcpStream) + Sen
 }
 
 /// Keeps the connection until the other end has let go of it.
-fn stay(mut stream: TcpStream) {
+pub(crate) fn stay(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
-fn say(mut stream: &TcpStream, text: &str) {
+pub(crate) fn say(mut stream: &TcpStream, text: &str) {
     // The other end may have gone.
     let _ = stream.write_all(text.as_bytes());
 }
