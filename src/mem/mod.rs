@@ -14,11 +14,13 @@
 
 mod buffer;
 mod exposed;
+mod extent;
 mod free;
 mod held;
 mod map;
 mod piece;
 mod pool;
+mod registered;
 mod remote;
 
 pub use buffer::{Buffer, SharedBuffer};
@@ -33,18 +35,5 @@ pub(crate) use free::FreeList;
 pub(crate) use held::Held;
 pub(crate) use piece::{ANY_DOMAIN, MAX_PIECES, Pieces};
 
-use crate::error::{Errno, Error, Object};
-use crate::pd::ProtectionDomain;
-
 /// Access of a registration that is not remote (`IBV_ACCESS_LOCAL_WRITE`).
 const LOCAL_WRITE: u32 = 1;
-
-/// Why memory could not be registered: what was asked, and the limit that is the usual reason.
-fn not_registered(pd: &ProtectionDomain, bytes: usize, errno: Errno) -> Error {
-    let device: Box<str> = pd.context().device().name().into();
-    if errno == Errno::ENOMEM {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-        return Error::NoMemory { device, what: "memory", asked: bytes as u64, limit };
-    }
-    Error::Verb { verb: "ibv_reg_mr", object: Object::device(&device), errno }
-}

@@ -73,12 +73,12 @@ impl sealed::Piece for Buffer {
     #[inline]
     fn entry(&self, receive: bool) -> ibv_sge {
         let length = if receive { self.capacity() } else { self.len() } as u32;
-        ibv_sge { addr: self.address(), length, lkey: self.pool().lkey }
+        ibv_sge { addr: self.address(), length, lkey: self.pool().memory.lkey() }
     }
 
     #[inline]
     fn domain(&self) -> usize {
-        self.pool().pd.id()
+        self.pool().memory.pd().id()
     }
 
     #[inline]
@@ -95,12 +95,12 @@ impl sealed::Piece for Buffer {
 impl sealed::Piece for SharedBuffer {
     #[inline]
     fn entry(&self, _: bool) -> ibv_sge {
-        ibv_sge { addr: self.address(), length: self.len() as u32, lkey: self.pool().lkey }
+        ibv_sge { addr: self.address(), length: self.len() as u32, lkey: self.pool().memory.lkey() }
     }
 
     #[inline]
     fn domain(&self) -> usize {
-        self.pool().pd.id()
+        self.pool().memory.pd().id()
     }
 
     #[inline]
@@ -119,12 +119,12 @@ impl sealed::Piece for SharedBuffer {
 impl sealed::Piece for ExposedRange {
     #[inline]
     fn entry(&self, _: bool) -> ibv_sge {
-        ibv_sge { addr: self.address(), length: self.len() as u32, lkey: self.inner().lkey }
+        ibv_sge { addr: self.address(), length: self.len() as u32, lkey: self.inner().memory().lkey() }
     }
 
     #[inline]
     fn domain(&self) -> usize {
-        self.inner().pd.id()
+        self.inner().memory().pd().id()
     }
 
     #[inline]

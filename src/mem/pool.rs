@@ -5,13 +5,13 @@
 use std::fmt;
 use std::ptr::NonNull;
 
+use super::LOCAL_WRITE;
 use super::buffer::{Buffer, Slot};
 use super::free::{FreeList, MOST};
 use super::map::{Mapping, PageSize};
-use super::{LOCAL_WRITE, not_registered};
+use super::registered::Registered;
 use crate::error::{Errno, Error, Result};
 use crate::pd::ProtectionDomain;
-use crate::sys::MrHandle;
 
 /// Where each buffer begins: on a cache line of its own.
 const ALIGN: usize = 64;
@@ -31,10 +31,7 @@ pub(super) struct Inner {
     pub(super) free: FreeList,
     /// One for each buffer, by its number; freed with the rest.
     slots: NonNull<[Slot]>,
-    pub(super) lkey: u32,
-    pub(super) pd: ProtectionDomain,
-    /// Taken out when all goes.
-    region: Option<(MrHandle, Mapping)>,
+    pub(super) memory: Registered,
     size: u32,
     pages: PageSize,
 }
@@ -90,33 +87,26 @@ impl PoolBuilder<'_> {
             return out_of_range("a pool's memory, in bytes,", bytes, limit);
         }
         let mapping = Mapping::new(bytes, huge)?;
-        // SAFETY: the mapping is kept until the region was deregistered, and only the owners of its
-        // buffers read or write it while the device does not.
-        let region = unsafe {
-            let handle = pd.handle().clone();
-            MrHandle::register(handle, mapping.start(), mapping.len(), LOCAL_WRITE)
-        };
-        let region = region.map_err(|errno| not_registered(pd, mapping.len(), errno))?;
+        let (pages, len) = (mapping.pages(), mapping.len());
+        // SAFETY: only the owners of its buffers read or write it, while the device does not.
+        let memory = unsafe { Registered::new(pd, mapping, len, LOCAL_WRITE) }?;
+        let start = memory.start();
         let inner = Inner {
             free: FreeList::new(count as u32),
             slots: NonNull::from(&mut [] as &mut [Slot]),
-            lkey: region.lkey(),
-            pd: pd.clone(),
+            memory,
             size: size as u32,
-            pages: mapping.pages(),
-            region: None,
+            pages,
         };
         let inner = NonNull::from(Box::leak(Box::new(inner)));
         let slot = |number: usize| {
             // SAFETY: the mapping has `count` times `stride` bytes.
-            let start = unsafe { mapping.start().add(number * stride) };
+            let start = unsafe { start.add(number * stride) };
             Slot::new(start, inner, size as u32, number as u32)
         };
         let slots: Box<[Slot]> = (0..count).map(slot).collect();
         // SAFETY: made above, and nobody else has it yet.
-        let to_fill = unsafe { &mut *inner.as_ptr() };
-        to_fill.slots = NonNull::from(Box::leak(slots));
-        to_fill.region = Some((region, mapping));
+        unsafe { (*inner.as_ptr()).slots = NonNull::from(Box::leak(slots)) };
         Ok(Pool { inner })
     }
 }
@@ -173,7 +163,7 @@ impl Pool {
 
     /// The protection domain that it is of.
     pub fn protection_domain(&self) -> &ProtectionDomain {
-        &self.inner().pd
+        self.inner().memory.pd()
     }
 
     fn inner(&self) -> &Inner {
@@ -202,16 +192,6 @@ impl Inner {
         let inner = unsafe { Box::from_raw(this.as_ptr()) };
         // SAFETY: as above.
         drop(unsafe { Box::from_raw(inner.slots.as_ptr()) });
-        let Inner { region, pd, .. } = *inner;
-        let Some((region, mapping)) = region else { return };
-        if let Err((region, errno)) = region.deregister() {
-            if pd.context().went_with(errno) {
-                return;
-            }
-            // The device may still touch it: it stays for ever.
-            std::mem::forget((region, mapping));
-            pd.context().leaked("memory region", errno);
-        }
     }
 }
 
