@@ -2,11 +2,13 @@
 //!
 //! * `pool`: [`Pool`], one mapping and one registration, handed out as [`Buffer`]s; nobody but this
 //!   program and the device reads or writes them. `buffer` has them, and [`SharedBuffer`].
+//! * `pages`: [`PagePool`], the receive path's pages, handed out in order as [`Fragment`]s.
 //! * `exposed`: [`Exposed`], what a peer may read or write as well, by copies and atomics only, and
 //!   [`RemoteSlice`], what a peer exposed.
 //! * `piece`: what may stand in a work request, and what of it the device may do.
 //! * `held`: memory as the table of work requests in flight holds it, in one word.
-//! * `map`: pages from the kernel. `free`: which buffers of a pool nobody has.
+//! * `registered`: memory and its registration. `map`: pages from the kernel. `extent`: where a buffer or
+//!   fragment is. `free`: which buffers of a pool nobody has.
 //!
 //! The one rule: memory is unmapped, or becomes somebody else's, only after the device cannot touch it.
 //! A buffer that is posted is owned by the table of work requests in flight (`wq`), whoever else has
@@ -18,6 +20,7 @@ mod extent;
 mod free;
 mod held;
 mod map;
+mod pages;
 mod piece;
 mod pool;
 mod registered;
@@ -27,6 +30,7 @@ pub use buffer::{Buffer, SharedBuffer};
 pub use exposed::{Exposed, ExposedRange, RevokeError};
 pub use held::Memory;
 pub use map::{PageSize, PlainMemory};
+pub use pages::{Fragment, PagePool, PagePoolBuilder, PagePoolStats};
 pub use piece::{Gather, Inline, Piece, Scatter, WritablePiece};
 pub use pool::{Pool, PoolBuilder};
 pub use remote::RemoteSlice;

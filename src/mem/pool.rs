@@ -33,7 +33,6 @@ pub(super) struct Inner {
     slots: NonNull<[Slot]>,
     pub(super) memory: Registered,
     size: u32,
-    pages: PageSize,
 }
 
 // SAFETY: what the pool points to is `Sync` (below), and whichever thread is last may free it.
@@ -87,7 +86,7 @@ impl PoolBuilder<'_> {
             return out_of_range("a pool's memory, in bytes,", bytes, limit);
         }
         let mapping = Mapping::new(bytes, huge)?;
-        let (pages, len) = (mapping.pages(), mapping.len());
+        let len = mapping.len();
         // SAFETY: only the owners of its buffers read or write it, while the device does not.
         let memory = unsafe { Registered::new(pd, mapping, len, LOCAL_WRITE) }?;
         let start = memory.start();
@@ -96,7 +95,6 @@ impl PoolBuilder<'_> {
             slots: NonNull::from(&mut [] as &mut [Slot]),
             memory,
             size: size as u32,
-            pages,
         };
         let inner = NonNull::from(Box::leak(Box::new(inner)));
         let slot = |number: usize| {
@@ -112,7 +110,7 @@ impl PoolBuilder<'_> {
 }
 
 /// The longest message that a device can be asked for, and so the largest buffer.
-const MAX_SIZE: usize = 1 << 31;
+pub(super) const MAX_SIZE: usize = 1 << 31;
 
 impl Pool {
     /// A pool of `count` buffers of `size` bytes each: at most 2^31 bytes, and 2^24 - 2 buffers.
@@ -158,7 +156,7 @@ impl Pool {
 
     /// The pages its memory is made of.
     pub fn pages(&self) -> PageSize {
-        self.inner().pages
+        self.inner().memory.pages()
     }
 
     /// The protection domain that it is of.

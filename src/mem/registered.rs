@@ -4,7 +4,7 @@
 
 use std::ptr::NonNull;
 
-use super::map::Mapping;
+use super::map::{Mapping, PageSize};
 use crate::error::{Errno, Error, Object, Result};
 use crate::pd::ProtectionDomain;
 use crate::sys::MrHandle;
@@ -15,6 +15,8 @@ pub(super) struct Registered {
     /// Taken out when it ends.
     parts: Option<(MrHandle, Mapping)>,
     start: NonNull<u8>,
+    len: usize,
+    pages: PageSize,
     lkey: u32,
     rkey: u32,
     pd: ProtectionDomain,
@@ -38,18 +40,27 @@ impl Registered {
         access: u32,
     ) -> Result<Registered> {
         debug_assert!(len <= memory.len());
-        let start = memory.start();
+        let (start, pages) = (memory.start(), memory.pages());
         // SAFETY: the memory is kept until the region was deregistered; the rest by this function's own
         // contract.
         let region = unsafe { MrHandle::register(pd.handle().clone(), start, len, access) };
         let region = region.map_err(|errno| not_registered(pd, len, errno))?;
         let (lkey, rkey, pd) = (region.lkey(), region.rkey(), pd.clone());
-        Ok(Registered { parts: Some((region, memory)), start, lkey, rkey, pd })
+        Ok(Registered { parts: Some((region, memory)), start, len, pages, lkey, rkey, pd })
     }
 
     #[inline]
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
+    }
+
+    /// How much is registered, in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn pages(&self) -> PageSize {
+        self.pages
     }
 
     #[inline]
