@@ -176,8 +176,8 @@ pub use pkey::{PKeyCache, PKeySnapshot, PortPKeys};
 pub use port::PortAttr;
 pub use qp::{
     BatchError, CanReceive, ConnectOptions, Endpoint, Failed, Init, InitOptions, PostError,
-    QueuePair, QueuePairBuilder, QueuePairLimits, RecvBatch, RecvQueue, Refused, Reset, Rtr, Rts,
-    SendBatch, SendQueue, SendRequest,
+    QueuePair, QueuePairBuilder, QueuePairLimits, RecvBatch, RecvQueue, Refill, RefillStop,
+    Refused, Reset, Rtr, Rts, SendBatch, SendQueue, SendRequest,
 };
 pub use query::{Choice, Criterion, Explained, Explanation, GidQuery, Reason, Verdict};
 pub use resolve::{Destination, Path, Resolution, Resolver, ResolverStats};

@@ -195,7 +195,8 @@ impl Exposed {
         let Inner { memory, len, access } = inner;
         match memory.deregister() {
             Ok(mapping) => Ok(PlainMemory::new(mapping, len)),
-            Err((memory, error)) => {
+            Err(kept) => {
+                let (memory, error) = *kept;
                 let inner = Arc::new(Inner { memory, len, access });
                 Err(RevokeError { error, exposed: Exposed { inner } })
             }

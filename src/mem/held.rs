@@ -71,7 +71,7 @@ impl Held {
     }
 
     #[inline]
-    pub(super) fn fragment(fragment: Fragment) -> Held {
+    pub(crate) fn fragment(fragment: Fragment) -> Held {
         Held::tagged(fragment.into_place(), FRAGMENT)
     }
 

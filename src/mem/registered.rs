@@ -83,7 +83,7 @@ impl Registered {
     /// # Errors
     ///
     /// The same, still registered, with [`Error::Verb`].
-    pub(super) fn deregister(mut self) -> Result<Mapping, (Registered, Error)> {
+    pub(super) fn deregister(mut self) -> Result<Mapping, Box<(Registered, Error)>> {
         // There until now: only this and dropping take it.
         let Some((region, memory)) = self.parts.take() else {
             unreachable!("memory is registered until it is deregistered")
@@ -93,7 +93,7 @@ impl Registered {
             Err((region, errno)) => {
                 let object = Object::device(self.pd.context().device().name());
                 self.parts = Some((region, memory));
-                Err((self, Error::Verb { verb: "ibv_dereg_mr", object, errno }))
+                Err(Box::new((self, Error::Verb { verb: "ibv_dereg_mr", object, errno })))
             }
         }
     }

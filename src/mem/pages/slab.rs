@@ -175,7 +175,7 @@ impl<R> Slab<R> {
     unsafe fn let_go(this: NonNull<Slab<R>>, count: u32) {
         // No reference to the whole: another may free it as soon as this has counted.
         // SAFETY: it is there until then, by this function's own contract.
-        let owners = unsafe { &*(&raw const (*this.as_ptr()).owners) };
+        let owners = unsafe { &(*this.as_ptr()).owners };
         // Release: what was done to the fragment happened before it is another's, or is freed. Acquire: so
         // did what the others did, when this is the last.
         if owners.fetch_sub(count, Ordering::AcqRel) == count {

@@ -349,13 +349,8 @@ fn any_order_on_any_thread_with_any_failure() {
     );
     let config = Config { cases: (steps() / LONG).max(1) as u32, ..Config::default() };
     let config = Config { failure_persistence: None, ..config };
-    let run = |((each, floor, more), fail, actions, pool_ends): (
-        (usize, usize, usize),
-        [usize; 3],
-        Vec<(u8, u16)>,
-        usize,
-    )|
-     -> Check {
+    type Sequence = ((usize, usize, usize), [usize; 3], Vec<(u8, u16)>, usize);
+    let run = |((each, floor, more), fail, actions, pool_ends): Sequence| -> Check {
         let world = Arc::new(Mutex::new(World::default()));
         let shape =
             Shape { fragment: SIZE as u32, each: each as u32, floor, ceiling: floor + more };
