@@ -210,7 +210,7 @@ interposed! {
         let unlimited = getrlimit(Resource::As);
         let pages_now = std::fs::read_to_string("/proc/self/statm").expect("own size");
         let now: u64 = pages_now.split(' ').next().expect("a number").parse().expect("a number");
-        let limit = Rlimit { current: Some(now * PAGE as u64 + (32 << 20)), ..unlimited.clone() };
+        let limit = Rlimit { current: Some(now * PAGE as u64 + (32 << 20)), ..unlimited };
         setrlimit(Resource::As, limit).expect("less can be asked for");
         let fragments = all(&mut pages);
         let failed = matches!(
