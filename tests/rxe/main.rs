@@ -46,6 +46,7 @@ mod context;
 mod devinfo;
 mod directory;
 mod limits;
+mod pages;
 mod pair;
 mod path;
 mod permission;
