@@ -164,9 +164,9 @@ pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
 pub use kept::CacheStats;
 pub use limits::DeviceLimits;
 pub use mem::{
-    Buffer, Exposed, ExposedRange, Fragment, Gather, Memory, PagePool, PagePoolBuilder,
-    PagePoolStats, PageSize, Piece, PlainMemory, Pool, PoolBuilder, RemoteSlice, RevokeError,
-    Scatter, SharedBuffer, WritablePiece,
+    Buffer, Exposed, ExposedRange, Fragment, FromMemoryError, Gather, IntoMemoryError, Memory,
+    PagePool, PagePoolBuilder, PagePoolStats, PageSize, Piece, PlainMemory, Pool, PoolBuilder,
+    Region, RemoteSlice, RevokeError, Scatter, SharedBuffer, WritablePiece,
 };
 pub use net::{
     AddressScope, HostNet, HwAddr, Interface, LocalAddress, NetCache, NetSnapshot, Uevents,
@@ -209,6 +209,6 @@ const _: fn() = || {
     any_thread::<(cm::ConnectionRequest, cm::Connecting, cm::Accepting, cm::Connected)>();
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
     any_thread::<(ProtectionDomain, Pool, Buffer, SharedBuffer, Exposed, ExposedRange)>();
-    any_thread::<(PagePool, Fragment)>();
+    any_thread::<(PagePool, Fragment, Region)>();
     any_thread::<(CompletionQueue, CompletionChannel, QueuePair<Rts>, SendQueue, RecvQueue)>();
 };

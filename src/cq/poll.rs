@@ -2,13 +2,15 @@
 
 #![allow(unsafe_code)]
 
+mod pieces;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::CompletionQueue;
 use crate::error::{Error, Queue};
-use crate::mem::{Buffer, Fragment, Held, Memory};
+use crate::mem::{Buffer, Held, Memory};
 use crate::sys::abi::ibv_wc;
 use crate::types::{Qpn, RKey, WcOpcode, WcStatus};
 use crate::wq::{Claim, Claimed, Ring, WrId};
@@ -393,49 +395,10 @@ impl<'a> Completion<'a> {
         })
     }
 
-    /// Drops a piece, and counts what was received into it.
-    fn pass_over(&mut self, held: Held) {
-        match held.into_memory() {
-            Some(Memory::Exposed(range)) => drop(self.give(range.len() as u32)),
-            Some(Memory::Buffer(buffer)) => drop(self.give(buffer.capacity() as u32)),
-            Some(Memory::Fragment(fragment)) => drop(self.give(fragment.capacity() as u32)),
-            Some(Memory::Shared(_)) | None => {}
-        }
-    }
-
     /// The exclusive buffer that was posted, the first if there are several.
     #[inline]
     pub fn into_buffer(mut self) -> Option<Buffer> {
         self.take_buffer()
-    }
-
-    /// The next fragment of a page pool that was posted; what comes before it is dropped.
-    #[inline]
-    pub fn take_fragment(&mut self) -> Option<Fragment> {
-        loop {
-            match self.claimed.take()?.into_fragment() {
-                Ok(mut fragment) => {
-                    self.set_received_fragment(&mut fragment);
-                    return Some(fragment);
-                }
-                Err(other) => self.pass_over(other),
-            }
-        }
-    }
-
-    /// The fragment that was posted, the first if there are several.
-    #[inline]
-    pub fn into_fragment(mut self) -> Option<Fragment> {
-        self.take_fragment()
-    }
-
-    #[inline]
-    fn set_received_fragment(&mut self, fragment: &mut Fragment) {
-        if self.claimed.opcode() == WcOpcode::RECV {
-            // As for a buffer.
-            let len = self.give(fragment.capacity() as u32);
-            fragment.put_len(len);
-        }
     }
 
     #[inline]

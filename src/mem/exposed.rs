@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::LOCAL_WRITE;
 use super::map::{Mapping, PlainMemory};
+use super::region::Region;
 use super::registered::Registered;
 use super::remote::RemoteSlice;
 use crate::error::{Error, Result};
@@ -50,12 +51,14 @@ impl Exposed {
             let what = "the length of exposed memory, in bytes,";
             return Err(Error::OutOfRange { what, asked: len as u64, least: 1, most });
         }
-        let mapping = Mapping::new(len, false)?;
+        // As long as it is asked, not to the end of its last page.
+        let mapping = PlainMemory::new(Mapping::new(len, false)?, len);
         let flags = access.bits() & ALL_REMOTE | LOCAL_WRITE;
         // Registered to its length, not to the end of its last page: what a peer reaches is what was
         // granted.
         // SAFETY: no reference to the memory is made but to atomics.
-        let memory = unsafe { Registered::new(pd, mapping, len, flags) }?;
+        let memory = unsafe { Registered::new(pd, mapping.into(), len, flags) };
+        let memory = memory.map_err(|failed| failed.0)?;
         let inner = Inner { memory, len, access };
         Ok(Exposed { inner: Arc::new(inner) })
     }
@@ -188,18 +191,14 @@ impl Exposed {
     /// in flight, with [`Error::Verb`] when the device does not deregister it.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn revoke(self) -> Result<PlainMemory, RevokeError> {
-        let inner = Arc::try_unwrap(self.inner).map_err(|inner| RevokeError {
+        let mut inner = Arc::try_unwrap(self.inner).map_err(|inner| RevokeError {
             error: Error::InUse { what: "exposed memory", by: "ranges of it" },
             exposed: Exposed { inner },
         })?;
-        let Inner { memory, len, access } = inner;
-        match memory.deregister() {
-            Ok(mapping) => Ok(PlainMemory::new(mapping, len)),
-            Err(kept) => {
-                let (memory, error) = *kept;
-                let inner = Arc::new(Inner { memory, len, access });
-                Err(RevokeError { error, exposed: Exposed { inner } })
-            }
+        match inner.memory.deregister().map(Region::into_plain) {
+            Ok(Ok(plain)) => Ok(plain),
+            Ok(Err(_)) => unreachable!("exposed memory is pages"),
+            Err(error) => Err(RevokeError { error, exposed: Exposed { inner: Arc::new(inner) } }),
         }
     }
 

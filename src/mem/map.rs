@@ -154,6 +154,10 @@ impl PlainMemory {
         debug_assert!(len <= mapping.len());
         PlainMemory { mapping, len }
     }
+
+    pub(super) fn into_mapping(self) -> Mapping {
+        self.mapping
+    }
 }
 
 impl Deref for PlainMemory {

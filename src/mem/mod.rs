@@ -7,7 +7,7 @@
 //!   [`RemoteSlice`], what a peer exposed.
 //! * `piece`: what may stand in a work request, and what of it the device may do.
 //! * `held`: memory as the table of work requests in flight holds it, in one word.
-//! * `registered`: memory and its registration. `map`: pages from the kernel. `extent`: where a buffer or
+//! * `registered`: memory and its registration. `region`: [`Region`], memory that the user brings. `map`: pages from the kernel. `extent`: where a buffer or
 //!   fragment is. `free`: which buffers of a pool nobody has.
 //!
 //! The one rule: memory is unmapped, or becomes somebody else's, only after the device cannot touch it.
@@ -23,6 +23,7 @@ mod map;
 mod pages;
 mod piece;
 mod pool;
+mod region;
 mod registered;
 mod remote;
 
@@ -32,7 +33,8 @@ pub use held::Memory;
 pub use map::{PageSize, PlainMemory};
 pub use pages::{Fragment, PagePool, PagePoolBuilder, PagePoolStats};
 pub use piece::{Gather, Inline, Piece, Scatter, WritablePiece};
-pub use pool::{Pool, PoolBuilder};
+pub use pool::{FromMemoryError, IntoMemoryError, Pool, PoolBuilder};
+pub use region::Region;
 pub use remote::RemoteSlice;
 
 pub(crate) use free::FreeList;

@@ -4,7 +4,8 @@
 
 use std::ptr::NonNull;
 
-use super::map::{Mapping, PageSize};
+use super::map::PageSize;
+use super::region::Region;
 use crate::error::{Errno, Error, Object, Result};
 use crate::pd::ProtectionDomain;
 use crate::sys::MrHandle;
@@ -13,7 +14,7 @@ use crate::sys::MrHandle;
 /// when that succeeded: else it stays for ever.
 pub(super) struct Registered {
     /// Taken out when it ends.
-    parts: Option<(MrHandle, Mapping)>,
+    parts: Option<(MrHandle, Region)>,
     start: NonNull<u8>,
     len: usize,
     pages: PageSize,
@@ -30,21 +31,28 @@ unsafe impl Sync for Registered {}
 impl Registered {
     /// Registers the first `len` bytes of the memory with this access (`ibv_reg_mr`).
     ///
+    /// # Errors
+    ///
+    /// Why not, and the memory.
+    ///
     /// # Safety
     ///
     /// From now on whoever reads or writes the memory does so as the device's access to it allows.
     pub(super) unsafe fn new(
         pd: &ProtectionDomain,
-        memory: Mapping,
+        memory: Region,
         len: usize,
         access: u32,
-    ) -> Result<Registered> {
+    ) -> Result<Registered, Box<(Error, Region)>> {
         debug_assert!(len <= memory.len());
         let (start, pages) = (memory.start(), memory.pages());
         // SAFETY: the memory is kept until the region was deregistered; the rest by this function's own
         // contract.
         let region = unsafe { MrHandle::register(pd.handle().clone(), start, len, access) };
-        let region = region.map_err(|errno| not_registered(pd, len, errno))?;
+        let region = match region {
+            Ok(region) => region,
+            Err(errno) => return Err(Box::new((not_registered(pd, len, errno), memory))),
+        };
         let (lkey, rkey, pd) = (region.lkey(), region.rkey(), pd.clone());
         Ok(Registered { parts: Some((region, memory)), start, len, pages, lkey, rkey, pd })
     }
@@ -78,12 +86,12 @@ impl Registered {
         &self.pd
     }
 
-    /// Deregisters: no device touches the memory any more.
+    /// Deregisters: no device touches the memory any more, and this has none. Once.
     ///
     /// # Errors
     ///
-    /// The same, still registered, with [`Error::Verb`].
-    pub(super) fn deregister(mut self) -> Result<Mapping, Box<(Registered, Error)>> {
+    /// [`Error::Verb`]; it is still registered then.
+    pub(super) fn deregister(&mut self) -> Result<Region> {
         // There until now: only this and dropping take it.
         let Some((region, memory)) = self.parts.take() else {
             unreachable!("memory is registered until it is deregistered")
@@ -93,7 +101,7 @@ impl Registered {
             Err((region, errno)) => {
                 let object = Object::device(self.pd.context().device().name());
                 self.parts = Some((region, memory));
-                Err(Box::new((self, Error::Verb { verb: "ibv_dereg_mr", object, errno })))
+                Err(Error::Verb { verb: "ibv_dereg_mr", object, errno })
             }
         }
     }

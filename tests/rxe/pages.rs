@@ -114,17 +114,24 @@ fn pair(ground: &Ground) -> (QueuePair<Rts>, QueuePair<Rts>, CompletionQueue) {
     (a, b, cq)
 }
 
-/// The fragments of completions, until so many receives are complete.
-fn received(cq: &mut CompletionQueue, receives: usize) -> Vec<(bool, Vec<Fragment>)> {
+/// The fragments of completions, until so many receives and sends are complete.
+fn received(
+    cq: &mut CompletionQueue,
+    receives: usize,
+    mut sends: usize,
+) -> Vec<(bool, Vec<Fragment>)> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut seen = Vec::new();
-    while seen.len() < receives {
-        assert!(Instant::now() < deadline, "{receives} receives, but there are {}", seen.len());
+    while seen.len() < receives || sends > 0 {
+        let lack = (receives - seen.len(), sends);
+        assert!(Instant::now() < deadline, "receives and sends still to complete: {lack:?}");
         let mut drain = cq.poll().expect("it can be polled");
         while let Some(mut completion) = drain.next() {
             if completion.wr_id() == 7 {
                 let fragments = std::iter::from_fn(|| completion.take_fragment()).collect();
                 seen.push((completion.is_success(), fragments));
+            } else {
+                sends -= 1;
             }
         }
     }
@@ -153,7 +160,7 @@ fn messages_into_pages_that_are_registered_once() {
                 .expect("room");
             number += 1;
         }
-        for (at, (success, fragments)) in received(&mut cq, 16).into_iter().enumerate() {
+        for (at, (success, fragments)) in received(&mut cq, 16, 16).into_iter().enumerate() {
             let lens = [fragments[0].len(), fragments[1].len()];
             assert_eq!((success, lens), (true, [8, 0]));
             assert_eq!(fragments[0][..], (number - 16 + at as u64).to_ne_bytes());
@@ -184,7 +191,7 @@ fn what_is_posted_comes_back_from_err() {
         let mut pages = Some(pages).filter(|_| !pool_first);
         assert_eq!(regions(&rig), 9, "all are posted");
         b.close().expect("to ERR");
-        let flushed = received(&mut cq, 12);
+        let flushed = received(&mut cq, 12, 0);
         assert!(flushed.iter().all(|(success, fragments)| !success && fragments.len() == 3));
         drop(flushed);
         if let Some(pages) = &mut pages {
@@ -199,6 +206,6 @@ fn what_is_posted_comes_back_from_err() {
     let mut pages = PagePool::builder(&ground.pd, 1024).slab_bytes(4096).build().expect("a pool");
     assert_eq!(b.recv_queue().refill(&mut pages, 1, 7).posted, 16);
     drop((pages, a, b));
-    assert_eq!(received(&mut cq, 16).len(), 16);
+    assert_eq!(received(&mut cq, 16, 0).len(), 16);
     assert_eq!((regions(&rig), ground.context.leaks()), (0, 0));
 }

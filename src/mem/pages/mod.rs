@@ -281,7 +281,8 @@ impl Source for Pages {
 
     fn register(&mut self, memory: Mapping) -> Result<Registered> {
         // SAFETY: only the owners of its fragments read or write it, while the device does not.
-        unsafe { Registered::new(&self.pd, memory, self.bytes, LOCAL_WRITE) }
+        let made = unsafe { Registered::new(&self.pd, memory.into(), self.bytes, LOCAL_WRITE) };
+        made.map_err(|failed| failed.0)
     }
 }
 
