@@ -108,7 +108,7 @@ interposed! {
         assert_eq!((vector.as_ptr(), vector.len(), vector.capacity()), (start, 320, 1000));
         assert_eq!((vector[99], vector[100], vector[228]), (7, 100, 228));
         assert_eq!(faults::live("mr"), 0);
-        let pool = Pool::from_memory(&pd, vec![0; 164].into_boxed_slice(), 100).expect("a pool");
+        let pool = Pool::from_memory(&pd, vec![0; 228].into_boxed_slice(), 100).expect("a pool");
         assert_eq!(pool.count(), 2);
         // Dropped as it is: freed by whoever is last.
         let buffer = pool.take().expect("one");
