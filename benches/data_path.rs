@@ -13,13 +13,12 @@
 //! two posts, two polls' worth of completions.
 
 mod c_loop;
+mod cost;
 #[path = "../tests/interposed/mod.rs"]
 mod interposed;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use c_loop::{CLoop, CPair};
@@ -29,29 +28,6 @@ use rdma_verbs::{
     QueuePair, Rts,
 };
 use serde_json::json;
-
-/// Counts what is allocated.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: hands everything on to the system's allocator, unchanged.
-#[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const DEVICE: &str = "empty0";
 const DEPTH: u32 = 64;
@@ -169,9 +145,9 @@ fn measure(raw: &mut CPair, ours: &mut Ours, batch: u32) -> (f64, f64, u64) {
     let mut allocations = 0;
     for _ in 0..ROUNDS {
         raws.push(of_raw());
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = cost::allocations();
         ourss.push(ours.run(MESSAGES, batch));
-        allocations += ALLOCATIONS.load(Ordering::Relaxed) - before;
+        allocations += cost::allocations() - before;
     }
     let median = |mut times: Vec<Duration>| {
         times.sort();
@@ -180,19 +156,9 @@ fn measure(raw: &mut CPair, ours: &mut Ours, batch: u32) -> (f64, f64, u64) {
     (median(raws), median(ourss), allocations)
 }
 
-/// Instructions a message: what a hundred thousand more add to a run.
+/// Instructions a message.
 fn instructions(who: &str, batch: u32) -> Option<f64> {
-    let run = |messages: u64| -> Option<f64> {
-        let output = Command::new("valgrind")
-            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .arg(std::env::current_exe().ok()?)
-            .args(["--only", &format!("{who},{batch},{messages}")])
-            .output()
-            .ok()?;
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        told.split("Collected :").nth(1)?.split_whitespace().next()?.parse().ok()
-    };
-    Some((run(110_000)? - run(10_000)?) / 1e5)
+    cost::instructions(|messages| format!("{who},{batch},{messages}"))
 }
 
 fn main() {

@@ -12,41 +12,17 @@
 //! Beside ours stand what it is made of: a bare hashbrown lookup with the same hasher that copies
 //! the same row, and an arc-swap load. All are timed in turn, many rounds, medians.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod cost;
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
-use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use rdma_verbs::{Cache, Gid, GidEntry, GidSnapshot, GidType, PortNum};
 use serde_json::json;
-
-/// Counts what is allocated.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: hands everything on to the system's allocator, unchanged.
-#[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Rows of a port's table, every one with another IPv4 address.
 fn rows(count: u32) -> Vec<GidEntry> {
@@ -136,7 +112,7 @@ fn measure(tables: &Tables) -> ([f64; 4], u64) {
     };
     (0..4).for_each(|what| run(what, LOOKUPS));
     let mut times: [Vec<f64>; 4] = std::array::from_fn(|_| Vec::with_capacity(ROUNDS));
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = cost::allocations();
     for _ in 0..ROUNDS {
         for (what, times) in times.iter_mut().enumerate() {
             let begun = Instant::now();
@@ -144,7 +120,7 @@ fn measure(tables: &Tables) -> ([f64; 4], u64) {
             times.push(begun.elapsed().as_nanos() as f64 / LOOKUPS as f64);
         }
     }
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    let allocations = cost::allocations() - before;
     let medians = times.map(|mut times| {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
@@ -191,20 +167,10 @@ fn main() {
     }
 }
 
-/// Instructions per lookup among 8192 rows: what a hundred thousand lookups more add to a run.
+/// Instructions per lookup among 8192 rows.
 fn instructions(what: &str) -> f64 {
-    let run = |lookups: u32| -> f64 {
-        let output = Command::new("valgrind")
-            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .arg(std::env::current_exe().expect("own path"))
-            .args(["--only", &format!("{what},8192,{lookups}")])
-            .output()
-            .expect("valgrind is installed");
-        let told = String::from_utf8_lossy(&output.stderr);
-        let collected = told.split("Collected :").nth(1).expect("callgrind's count");
-        collected.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number")
-    };
-    (run(110_000) - run(10_000)) / 1e5
+    let counted = cost::instructions(|lookups| format!("{what},8192,{lookups}"));
+    counted.expect("valgrind is installed")
 }
 
 /// `what,rows,lookups`: those lookups and nothing else.

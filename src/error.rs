@@ -269,6 +269,21 @@ pub enum Error {
         limit: Option<u64>,
     },
 
+    /// A page pool that could not get as many slabs as its floor: how many it got, and why not more. They
+    /// are gone again.
+    #[error("{made} of {asked} slabs of {bytes} bytes could be made: {why}")]
+    FewerSlabs {
+        /// How many could be made.
+        made: usize,
+        /// How many there were to be: the floor.
+        asked: usize,
+        /// The size of each, in bytes.
+        bytes: u64,
+        /// Why there could not be one more.
+        #[source]
+        why: Box<Error>,
+    },
+
     /// Something that somebody still uses.
     #[error("{what} cannot be given up: {by} are in use")]
     InUse {

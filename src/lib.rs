@@ -167,8 +167,9 @@ pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
 pub use kept::CacheStats;
 pub use limits::DeviceLimits;
 pub use mem::{
-    Buffer, Exposed, ExposedRange, Gather, Memory, PageSize, Piece, PlainMemory, Pool, PoolBuilder,
-    RemoteSlice, RevokeError, Scatter, SharedBuffer, WritablePiece,
+    Buffer, Exposed, ExposedRange, Fragment, FromMemoryError, Gather, IntoMemoryError, Memory,
+    PagePool, PagePoolBuilder, PagePoolStats, PageSize, Piece, PlainMemory, Pool, PoolBuilder,
+    Region, RemoteSlice, RevokeError, Scatter, SharedBuffer, WritablePiece,
 };
 pub use net::{
     AddressScope, HostNet, HwAddr, Interface, LocalAddress, NetCache, NetSnapshot, Uevents,
@@ -178,8 +179,8 @@ pub use pkey::{PKeyCache, PKeySnapshot, PortPKeys};
 pub use port::PortAttr;
 pub use qp::{
     BatchError, CanReceive, ConnectOptions, Endpoint, Failed, Init, InitOptions, PostError,
-    QueuePair, QueuePairBuilder, QueuePairLimits, RecvBatch, RecvQueue, Refused, Reset, Rtr, Rts,
-    SendBatch, SendQueue, SendRequest,
+    QueuePair, QueuePairBuilder, QueuePairLimits, RecvBatch, RecvQueue, Refill, RefillStop,
+    Refused, Reset, Rtr, Rts, SendBatch, SendQueue, SendRequest,
 };
 pub use query::{Choice, Criterion, Explained, Explanation, GidQuery, Reason, Verdict};
 pub use resolve::{Destination, Path, Resolution, Resolver, ResolverStats};
@@ -211,5 +212,6 @@ const _: fn() = || {
     any_thread::<(cm::ConnectionRequest, cm::Connecting, cm::Accepting, cm::Connected)>();
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
     any_thread::<(ProtectionDomain, Pool, Buffer, SharedBuffer, Exposed, ExposedRange)>();
+    any_thread::<(PagePool, Fragment, Region)>();
     any_thread::<(CompletionQueue, CompletionChannel, QueuePair<Rts>, SendQueue, RecvQueue)>();
 };

@@ -83,6 +83,61 @@ interposed! {
         assert_eq!(pool.available(), 5);
     }
 
+    fn memory_that_the_user_brings() {
+        let pd = pd();
+        // A vector with more room than bytes, a boxed slice that ends within the last buffer's stride, pages.
+        let mut vector = Vec::with_capacity(1000);
+        vector.extend((0..320).map(|at| at as u8));
+        let start = vector.as_ptr();
+        let pool = Pool::from_memory(&pd, vector, 100).expect("a pool");
+        assert_eq!((pool.count(), pool.buffer_size(), faults::live("mr_bytes")), (2, 100, 320));
+        let mut buffers: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!((buffers[0][99], buffers[1][0], buffers[1].len()), (99, 128, 100));
+        buffers.iter_mut().for_each(|buffer| buffer.fill(7));
+        let one = buffers.pop().expect("two");
+        drop(buffers);
+        let failed = pool.into_memory().expect_err("a buffer is out");
+        assert!(matches!(failed.error, Error::InUse { .. }), "{failed}");
+        assert_eq!((failed.pool.available(), one.len()), (1, 100), "as it was");
+        drop(one);
+        faults::fail("ibv_dereg_mr", libc::EBUSY);
+        let failed = failed.pool.into_memory().expect_err("not deregistered");
+        assert!(matches!(failed.error, Error::Verb { errno: Errno::EBUSY, .. }), "{failed}");
+        assert_eq!(failed.pool.take().map(|buffer| buffer.len()), Some(100), "it works still");
+        let vector = failed.pool.into_memory().expect("all are back").into_vec().expect("a vector");
+        assert_eq!((vector.as_ptr(), vector.len(), vector.capacity()), (start, 320, 1000));
+        assert_eq!((vector[99], vector[100], vector[228]), (7, 100, 228));
+        assert_eq!(faults::live("mr"), 0);
+        let pool = Pool::from_memory(&pd, vec![0; 228].into_boxed_slice(), 100).expect("a pool");
+        assert_eq!(pool.count(), 2);
+        // Dropped as it is: freed by whoever is last.
+        let buffer = pool.take().expect("one");
+        drop(pool);
+        assert_eq!(faults::live("mr"), 1);
+        drop(buffer);
+        assert_eq!(faults::live("mr"), 0);
+        let plain = Exposed::new(&pd, 5000, RemoteAccess::READ).expect("memory");
+        let plain = plain.revoke().expect("nobody uses it");
+        let pool = Pool::from_memory(&pd, plain, 2500).expect("a pool");
+        assert_eq!(pool.count(), 1, "the second would be 60 bytes too long");
+        let region = pool.into_memory().expect("none is out").into_vec().expect_err("it is pages");
+        assert_eq!(region.into_plain().expect("they are").len(), 5000);
+        // Bad input, and a device that does not: the memory comes back.
+        for (len, size) in [(0, 1), (10, 0), (10, 11), (0, 0), (10, usize::MAX)] {
+            let failed = Pool::from_memory(&pd, vec![3; len], size).expect_err("it cannot be");
+            assert_eq!((out_of_range(&failed.error).0, failed.memory.len()), (size as u64, len));
+        }
+        faults::fail("ibv_reg_mr", libc::EFAULT);
+        let failed = Pool::from_memory(&pd, vec![3; 10], 10).expect_err("not registered");
+        assert!(matches!(failed.error, Error::Verb { errno: Errno::EFAULT, .. }), "{failed}");
+        assert_eq!(failed.memory[..], [3; 10]);
+        // Of a pool's own pages, whole ones.
+        let pool = Pool::new(&pd, 64, 2).expect("a pool");
+        assert_eq!(pool.into_memory().expect("none is out").len(), 4096);
+        drop((failed, pd));
+        assert_eq!(faults::all_live(), []);
+    }
+
     fn shared_buffers() {
         let pool = Pool::new(&pd(), 64, 1).expect("a pool");
         let mut buffer = pool.take().expect("one");

@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+mod pieces;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -359,6 +361,7 @@ impl<'a> Completion<'a> {
             if let Some(mut memory) = held.into_memory() {
                 match &mut memory {
                     Memory::Buffer(buffer) => self.set_received(buffer),
+                    Memory::Fragment(fragment) => self.set_received_fragment(fragment),
                     // Some of what was received is there.
                     Memory::Exposed(range) => {
                         self.give(range.len() as u32);
@@ -385,9 +388,7 @@ impl<'a> Completion<'a> {
 
     #[cold]
     fn take_buffer_after(&mut self, other: Held) -> Option<Buffer> {
-        if let Some(Memory::Exposed(range)) = other.into_memory() {
-            self.give(range.len() as u32);
-        }
+        self.pass_over(other);
         std::iter::from_fn(|| self.take()).find_map(|memory| match memory {
             Memory::Buffer(buffer) => Some(buffer),
             _ => None,

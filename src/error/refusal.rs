@@ -60,6 +60,15 @@ pub enum Refusal {
         limit: u32,
     },
 
+    /// A receive of no fragments, which is to be refilled with.
+    #[error("no scatter entries on the {queue} of {qpn}: a receive is refilled with one at least")]
+    NoEntries {
+        /// Which queue.
+        queue: Queue,
+        /// The queue pair.
+        qpn: Qpn,
+    },
+
     /// More bytes inline than the queue pair was granted.
     #[error("{asked} bytes inline: {qpn} was granted {limit}")]
     InlineTooLong {

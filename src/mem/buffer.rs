@@ -7,6 +7,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::ptr::NonNull;
 
+use super::extent::Extent;
 use super::pool::Inner;
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU32, Ordering};
@@ -14,12 +15,9 @@ use crate::sync::{AtomicU32, Ordering};
 /// What a pool knows of one of its buffers. Not in the memory that the device sees.
 #[repr(align(8))]
 pub(crate) struct Slot {
-    start: NonNull<u8>,
+    extent: Extent,
     pool: NonNull<Inner>,
-    capacity: u32,
     number: u32,
-    /// Changed by the exclusive owner only.
-    len: AtomicU32,
     /// How many shared owners there are.
     shared: AtomicU32,
 }
@@ -31,8 +29,8 @@ impl Slot {
         capacity: u32,
         number: u32,
     ) -> Slot {
-        let (len, shared) = (AtomicU32::new(capacity), AtomicU32::new(0));
-        Slot { start, pool, capacity, number, len, shared }
+        let (extent, shared) = (Extent::new(start, capacity), AtomicU32::new(0));
+        Slot { extent, pool, number, shared }
     }
 
     fn pool(&self) -> &Inner {
@@ -82,7 +80,7 @@ impl Buffer {
     #[inline]
     pub(super) unsafe fn taken(slot: NonNull<Slot>) -> Buffer {
         let buffer = Buffer { slot };
-        buffer.slot().len.store(buffer.slot().capacity, Ordering::Relaxed);
+        buffer.slot().extent.put_len(buffer.slot().extent.capacity());
         buffer
     }
 
@@ -109,7 +107,7 @@ impl Buffer {
     /// How many bytes there is room for.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.slot().capacity as usize
+        self.slot().extent.capacity() as usize
     }
 
     /// Sets how many of its bytes are in use, up to its capacity. Bytes that come into use have
@@ -120,13 +118,7 @@ impl Buffer {
     /// [`Error::OutOfRange`] beyond the capacity; the length is then as before.
     #[inline]
     pub fn set_len(&mut self, len: usize) -> Result<()> {
-        if len > self.capacity() {
-            let most = self.capacity() as u64;
-            let what = "the length of a buffer, in bytes,";
-            return Err(Error::OutOfRange { what, asked: len as u64, least: 0, most });
-        }
-        self.put_len(len as u32);
-        Ok(())
+        self.slot().extent.set_len(len)
     }
 
     /// Copies the bytes to its front, and makes them all that is in use.
@@ -151,13 +143,12 @@ impl Buffer {
 
     #[inline]
     pub(crate) fn put_len(&mut self, len: u32) {
-        debug_assert!(len <= self.slot().capacity);
-        self.slot().len.store(len, Ordering::Relaxed);
+        self.slot().extent.put_len(len);
     }
 
     #[inline]
     pub(super) fn address(&self) -> u64 {
-        self.slot().start.as_ptr().addr() as u64
+        self.slot().extent.address()
     }
 
     #[inline]
@@ -171,20 +162,17 @@ impl Deref for Buffer {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        let slot = self.slot();
-        let len = slot.len.load(Ordering::Relaxed) as usize;
-        // SAFETY: the memory is this buffer's alone, `len` is at most its capacity, it was zero at
+        // SAFETY: the memory is this buffer's alone, the length is at most its capacity, it was zero at
         // first and so is initialised, and no device touches it: a posted buffer is no `Buffer`.
-        unsafe { std::slice::from_raw_parts(slot.start.as_ptr(), len) }
+        unsafe { self.slot().extent.bytes().as_ref() }
     }
 }
 
 impl DerefMut for Buffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        let (start, len) = (self.slot().start, self.len());
         // SAFETY: as above, and borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) }
+        unsafe { self.slot().extent.bytes().as_mut() }
     }
 }
 
@@ -283,20 +271,20 @@ impl SharedBuffer {
     #[inline]
     pub(super) unsafe fn from_parts(slot: NonNull<Slot>, part: Option<(u32, u32)>) -> SharedBuffer {
         // SAFETY: as in `slot`.
-        let whole = || (0, unsafe { slot.as_ref() }.len.load(Ordering::Relaxed));
+        let whole = || (0, unsafe { slot.as_ref() }.extent.len());
         let (start, len) = part.unwrap_or_else(whole);
         SharedBuffer { slot, start, len }
     }
 
     #[inline]
     pub(super) fn address(&self) -> u64 {
-        self.slot().start.as_ptr().addr() as u64 + u64::from(self.start)
+        self.slot().extent.address() + u64::from(self.start)
     }
 
     /// The start of the part at this address.
     pub(super) fn offset_of(slot: NonNull<Slot>, address: u64) -> u32 {
         // SAFETY: as in `slot`, called by who has the buffer.
-        let start = unsafe { slot.as_ref() }.start.as_ptr().addr() as u64;
+        let start = unsafe { slot.as_ref() }.extent.address();
         address.saturating_sub(start) as u32
     }
 
@@ -314,7 +302,7 @@ impl Deref for SharedBuffer {
         // SAFETY: the part is inside the buffer, whose memory is initialised, and nobody writes it
         // while it is shared: a device only reads it.
         unsafe {
-            let start = self.slot().start.add(self.start as usize);
+            let start = self.slot().extent.start().add(self.start as usize);
             std::slice::from_raw_parts(start.as_ptr(), self.len as usize)
         }
     }

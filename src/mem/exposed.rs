@@ -3,16 +3,16 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use super::LOCAL_WRITE;
 use super::map::{Mapping, PlainMemory};
+use super::region::Region;
+use super::registered::Registered;
 use super::remote::RemoteSlice;
-use super::{LOCAL_WRITE, not_registered};
-use crate::error::{Error, Object, Result};
+use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
-use crate::sys::MrHandle;
 use crate::types::{RKey, RemoteAccess};
 
 /// Memory that peers may write, read or do atomics on, as its [`RemoteAccess`] allows.
@@ -27,33 +27,9 @@ pub struct Exposed {
 
 /// Held by the object, and by work requests in flight that use it as local memory.
 pub(crate) struct Inner {
-    /// Taken out when the grant ends.
-    region: Option<(MrHandle, Mapping)>,
-    start: NonNull<u8>,
+    memory: Registered,
     len: usize,
-    pub(super) lkey: u32,
-    rkey: u32,
     access: RemoteAccess,
-    pub(super) pd: ProtectionDomain,
-}
-
-// SAFETY: owned memory, which is only reached by atomics and by the device; any thread may free it.
-unsafe impl Send for Inner {}
-// SAFETY: as above.
-unsafe impl Sync for Inner {}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let Some((region, mapping)) = self.region.take() else { return };
-        if let Err((region, errno)) = region.deregister() {
-            if self.pd.context().went_with(errno) {
-                return;
-            }
-            // A peer may still write it: it stays for ever.
-            std::mem::forget((region, mapping));
-            self.pd.context().leaked("memory region", errno);
-        }
-    }
 }
 
 impl Exposed {
@@ -75,24 +51,15 @@ impl Exposed {
             let what = "the length of exposed memory, in bytes,";
             return Err(Error::OutOfRange { what, asked: len as u64, least: 1, most });
         }
-        let mapping = Mapping::new(len, false)?;
-        let start = mapping.start();
+        // As long as it is asked, not to the end of its last page.
+        let mapping = PlainMemory::new(Mapping::new(len, false)?, len);
         let flags = access.bits() & ALL_REMOTE | LOCAL_WRITE;
         // Registered to its length, not to the end of its last page: what a peer reaches is what was
         // granted.
-        // SAFETY: the mapping is kept until the region was deregistered, and no reference to it is
-        // made but to atomics.
-        let region = unsafe { MrHandle::register(pd.handle().clone(), start, len, flags) };
-        let region = region.map_err(|errno| not_registered(pd, len, errno))?;
-        let inner = Inner {
-            start,
-            len,
-            lkey: region.lkey(),
-            rkey: region.rkey(),
-            access,
-            pd: pd.clone(),
-            region: Some((region, mapping)),
-        };
+        // SAFETY: no reference to the memory is made but to atomics.
+        let memory = unsafe { Registered::new(pd, mapping.into(), len, flags) };
+        let memory = memory.map_err(|failed| failed.0)?;
+        let inner = Inner { memory, len, access };
         Ok(Exposed { inner: Arc::new(inner) })
     }
 
@@ -109,13 +76,13 @@ impl Exposed {
 
     /// The protection domain that it is of.
     pub fn protection_domain(&self) -> &ProtectionDomain {
-        &self.inner.pd
+        self.inner.memory.pd()
     }
 
     /// All of it, as a peer names it.
     pub fn remote(&self) -> RemoteSlice {
-        let address = self.inner.start.as_ptr().addr() as u64;
-        RemoteSlice::new(address, self.inner.len as u64, RKey::new(self.inner.rkey))
+        let address = self.inner.memory.start().as_ptr().addr() as u64;
+        RemoteSlice::new(address, self.inner.len as u64, RKey::new(self.inner.memory.rkey()))
     }
 
     /// A part of it, as local memory of a work request.
@@ -228,18 +195,10 @@ impl Exposed {
             error: Error::InUse { what: "exposed memory", by: "ranges of it" },
             exposed: Exposed { inner },
         })?;
-        // There until now: only revoking and dropping take it.
-        let Some((region, mapping)) = inner.region.take() else {
-            unreachable!("exposed memory has a region until it is revoked")
-        };
-        match region.deregister() {
-            Ok(()) => Ok(PlainMemory::new(mapping, inner.len)),
-            Err((region, errno)) => {
-                let object = Object::device(inner.pd.context().device().name());
-                inner.region = Some((region, mapping));
-                let error = Error::Verb { verb: "ibv_dereg_mr", object, errno };
-                Err(RevokeError { error, exposed: Exposed { inner: Arc::new(inner) } })
-            }
+        match inner.memory.deregister().map(Region::into_plain) {
+            Ok(Ok(plain)) => Ok(plain),
+            Ok(Err(_)) => unreachable!("exposed memory is pages"),
+            Err(error) => Err(RevokeError { error, exposed: Exposed { inner: Arc::new(inner) } }),
         }
     }
 
@@ -248,14 +207,14 @@ impl Exposed {
     fn byte(&self, offset: usize) -> &AtomicU8 {
         // SAFETY: inside the mapping, by the callers' checks; the memory is reached by atomics and by
         // the device only.
-        unsafe { self.inner.start.add(offset).cast().as_ref() }
+        unsafe { self.inner.memory.start().add(offset).cast().as_ref() }
     }
 
     /// The offset was checked, and is a multiple of 8: the mapping begins with a page.
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: as for a byte; eight of them are inside, and aligned.
-        unsafe { self.inner.start.add(offset).cast().as_ref() }
+        unsafe { self.inner.memory.start().add(offset).cast().as_ref() }
     }
 }
 
@@ -269,6 +228,11 @@ const ALL_REMOTE: u32 =
     RemoteAccess::WRITE.bits() | RemoteAccess::READ.bits() | RemoteAccess::ATOMIC.bits();
 
 impl Inner {
+    #[inline]
+    pub(super) fn memory(&self) -> &Registered {
+        &self.memory
+    }
+
     #[inline]
     fn check(&self, offset: usize, len: usize) -> Result<()> {
         match offset.checked_add(len) {
@@ -331,7 +295,7 @@ impl ExposedRange {
 
     #[inline]
     pub(super) fn address(&self) -> u64 {
-        self.inner().start.as_ptr().addr() as u64 + self.part.offset as u64
+        self.inner().memory.start().as_ptr().addr() as u64 + self.part.offset as u64
     }
 
     /// Gives up ownership; [`from_part`](ExposedRange::from_part) takes it again.

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use super::buffer::{Buffer, SharedBuffer, Slot};
 use super::exposed::{ExposedRange, Part};
+use super::pages::{Fragment, Place};
+use super::registered::Registered;
 
 /// An owner of memory, in one word: a pointer whose low three bits say what it points to. Dropping it
 /// drops what it owns.
@@ -23,10 +25,12 @@ const TAG: usize = 7;
 const BUFFER: usize = 1;
 const SHARED: usize = 2;
 const EXPOSED: usize = 3;
+const FRAGMENT: usize = 4;
 const NOTHING: usize = 7;
 
 // What is pointed to leaves the low three bits free.
 const _: () = assert!(align_of::<Slot>() > TAG && align_of::<Part>() > TAG);
+const _: () = assert!(align_of::<Place<Registered>>() > TAG);
 
 /// What a work request held, given back.
 #[derive(Debug)]
@@ -38,6 +42,8 @@ pub enum Memory {
     Shared(SharedBuffer),
     /// A range of exposed memory.
     Exposed(ExposedRange),
+    /// A fragment of a page pool. After a receive its length is what was received into it.
+    Fragment(Fragment),
 }
 
 impl Held {
@@ -62,6 +68,11 @@ impl Held {
         let part = Arc::into_raw(range.into_part());
         // SAFETY: what Arc::into_raw gives is not NULL.
         Held::tagged(unsafe { NonNull::new_unchecked(part.cast_mut()) }, EXPOSED)
+    }
+
+    #[inline]
+    pub(crate) fn fragment(fragment: Fragment) -> Held {
+        Held::tagged(fragment.into_place(), FRAGMENT)
     }
 
     /// Owns nothing: of a work request without memory of its own, which is in flight all the same.
@@ -116,6 +127,7 @@ impl Held {
                     let part = Arc::from_raw(this.untagged::<Part>().as_ptr());
                     Some(Memory::Exposed(ExposedRange::from_part(part)))
                 }
+                FRAGMENT => Some(Memory::Fragment(Fragment::from_place(this.untagged()))),
                 _ => None,
             }
         }
@@ -129,6 +141,16 @@ impl Held {
         }
         // SAFETY: as in `into_memory`.
         Ok(unsafe { Buffer::from_slot(ManuallyDrop::new(self).untagged()) })
+    }
+
+    /// A fragment, if it is one; else itself.
+    #[inline]
+    pub(crate) fn into_fragment(self) -> Result<Fragment, Held> {
+        if self.tag() != FRAGMENT {
+            return Err(self);
+        }
+        // SAFETY: as in `into_memory`.
+        Ok(unsafe { Fragment::from_place(ManuallyDrop::new(self).untagged()) })
     }
 
     /// A shared buffer's slot, if it is one; else itself.

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -32,7 +33,16 @@ impl fmt::Display for PageSize {
     }
 }
 
-const HUGE: usize = 2 << 20;
+/// The size of a huge page, in bytes.
+pub(super) const HUGE: usize = 2 << 20;
+
+/// The size of the kernel's own pages, in bytes.
+pub(super) fn page_size() -> usize {
+    // Not rustix's, which reads the vDSO: valgrind takes that away.
+    // SAFETY: it takes a number and gives one.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(page).unwrap_or(4096).max(1)
+}
 
 /// Anonymous memory, private to this process, zero at first; unmapped when dropped.
 pub(crate) struct Mapping {
@@ -65,21 +75,43 @@ impl Mapping {
                 return Ok(mapping);
             }
         }
-        // Not rustix's, which reads the vDSO: valgrind takes that away.
-        // SAFETY: it takes a number and gives one.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        let page = usize::try_from(page).unwrap_or(4096).max(1);
-        let mut mapping = Mapping::with(bytes, page, MapFlags::empty(), PageSize::Base)?;
-        if huge && mapping.len >= HUGE {
-            // SAFETY: the whole of our own mapping; the advice changes no content.
-            let advised = unsafe {
-                madvise(mapping.start.as_ptr().cast(), mapping.len, Advice::LinuxHugepage)
-            };
-            if advised.is_ok() {
-                mapping.pages = PageSize::Transparent;
-            }
+        if huge && bytes >= HUGE {
+            return Mapping::transparent(bytes);
+        }
+        Mapping::with(bytes, page_size(), MapFlags::empty(), PageSize::Base)
+    }
+
+    /// Begins where a huge page can, and the kernel is asked to put them there.
+    fn transparent(bytes: usize) -> Result<Mapping> {
+        let failed = || Error::Host { call: "mmap", errno: Errno::ENOMEM };
+        let wider = bytes.checked_add(HUGE).ok_or_else(failed)?;
+        let wide = Mapping::with(wider, page_size(), MapFlags::empty(), PageSize::Base)?;
+        let before = wide.start.as_ptr().addr().wrapping_neg() % HUGE;
+        let mut mapping = wide.cut(before, bytes.next_multiple_of(page_size()));
+        // SAFETY: the whole of our own mapping; the advice changes no content.
+        let advised =
+            unsafe { madvise(mapping.start.as_ptr().cast(), mapping.len, Advice::LinuxHugepage) };
+        if advised.is_ok() {
+            mapping.pages = PageSize::Transparent;
         }
         Ok(mapping)
+    }
+
+    /// `len` bytes of it, from `before` on; the rest is unmapped. Both are whole pages and inside.
+    fn cut(self, before: usize, len: usize) -> Mapping {
+        let whole = ManuallyDrop::new(self);
+        debug_assert!(before + len <= whole.len);
+        // SAFETY: inside the mapping, or its end.
+        let (start, end) = unsafe { (whole.start.add(before), whole.start.add(before + len)) };
+        let after = whole.len - before - len;
+        for (start, len) in [(whole.start, before), (end, after)] {
+            if len > 0 {
+                // SAFETY: whole pages of a mapping of our own, which nobody has seen. If the kernel does not
+                // unmap them, they stay.
+                let _ = unsafe { munmap(start.as_ptr().cast(), len) };
+            }
+        }
+        Mapping { start, len, pages: whole.pages }
     }
 
     fn with(bytes: usize, page: usize, flags: MapFlags, pages: PageSize) -> Result<Mapping> {
@@ -121,6 +153,10 @@ impl PlainMemory {
     pub(super) fn new(mapping: Mapping, len: usize) -> PlainMemory {
         debug_assert!(len <= mapping.len());
         PlainMemory { mapping, len }
+    }
+
+    pub(super) fn into_mapping(self) -> Mapping {
+        self.mapping
     }
 }
 

@@ -6,6 +6,7 @@
 use super::buffer::{Buffer, SharedBuffer};
 use super::exposed::ExposedRange;
 use super::held::Held;
+use super::pages::Fragment;
 use crate::sys::abi::ibv_sge;
 
 /// The most scatter/gather entries of one work request that this crate posts; devices have 30 or so.
@@ -13,12 +14,13 @@ pub(crate) const MAX_PIECES: usize = 32;
 
 /// Memory that a device may read: one entry of a gather list.
 ///
-/// [`Buffer`] (its length), [`SharedBuffer`], [`ExposedRange`].
+/// [`Buffer`] and [`Fragment`] (their length), [`SharedBuffer`], [`ExposedRange`].
 pub trait Piece: sealed::Piece {}
 
-/// Memory that a device may also write: one entry of a scatter list. [`Buffer`], [`ExposedRange`].
+/// Memory that a device may also write: one entry of a scatter list. [`Buffer`], [`Fragment`],
+/// [`ExposedRange`].
 ///
-/// A receive has a buffer's whole capacity; an RDMA read or an atomic its length.
+/// A receive has the whole capacity of a buffer or fragment; an RDMA read or an atomic its length.
 pub trait WritablePiece: Piece {}
 
 impl Piece for Buffer {}
@@ -26,6 +28,8 @@ impl Piece for SharedBuffer {}
 impl Piece for ExposedRange {}
 impl WritablePiece for Buffer {}
 impl WritablePiece for ExposedRange {}
+impl Piece for Fragment {}
+impl WritablePiece for Fragment {}
 
 /// What is sent or written to a peer: a [`Piece`], an array or tuple of them, `()` for no bytes at all.
 pub trait Gather: sealed::Pieces {}
@@ -73,12 +77,12 @@ impl sealed::Piece for Buffer {
     #[inline]
     fn entry(&self, receive: bool) -> ibv_sge {
         let length = if receive { self.capacity() } else { self.len() } as u32;
-        ibv_sge { addr: self.address(), length, lkey: self.pool().lkey }
+        ibv_sge { addr: self.address(), length, lkey: self.pool().memory.lkey() }
     }
 
     #[inline]
     fn domain(&self) -> usize {
-        self.pool().pd.id()
+        self.pool().memory.pd().id()
     }
 
     #[inline]
@@ -95,12 +99,12 @@ impl sealed::Piece for Buffer {
 impl sealed::Piece for SharedBuffer {
     #[inline]
     fn entry(&self, _: bool) -> ibv_sge {
-        ibv_sge { addr: self.address(), length: self.len() as u32, lkey: self.pool().lkey }
+        ibv_sge { addr: self.address(), length: self.len() as u32, lkey: self.pool().memory.lkey() }
     }
 
     #[inline]
     fn domain(&self) -> usize {
-        self.pool().pd.id()
+        self.pool().memory.pd().id()
     }
 
     #[inline]
@@ -119,12 +123,16 @@ impl sealed::Piece for SharedBuffer {
 impl sealed::Piece for ExposedRange {
     #[inline]
     fn entry(&self, _: bool) -> ibv_sge {
-        ibv_sge { addr: self.address(), length: self.len() as u32, lkey: self.inner().lkey }
+        ibv_sge {
+            addr: self.address(),
+            length: self.len() as u32,
+            lkey: self.inner().memory().lkey(),
+        }
     }
 
     #[inline]
     fn domain(&self) -> usize {
-        self.inner().pd.id()
+        self.inner().memory().pd().id()
     }
 
     #[inline]
@@ -134,6 +142,29 @@ impl sealed::Piece for ExposedRange {
 
     fn restore(held: Held, _: &ibv_sge) -> Option<ExposedRange> {
         held.into_exposed().ok()
+    }
+}
+
+impl sealed::Piece for Fragment {
+    #[inline]
+    fn entry(&self, receive: bool) -> ibv_sge {
+        let length = if receive { self.capacity() } else { self.len() } as u32;
+        ibv_sge { addr: self.address(), length, lkey: self.memory().lkey() }
+    }
+
+    #[inline]
+    fn domain(&self) -> usize {
+        self.memory().pd().id()
+    }
+
+    #[inline]
+    fn hold(self) -> Held {
+        Held::fragment(self)
+    }
+
+    #[inline]
+    fn restore(held: Held, _: &ibv_sge) -> Option<Fragment> {
+        held.into_fragment().ok()
     }
 }
 

@@ -5,13 +5,14 @@
 use std::fmt;
 use std::ptr::NonNull;
 
+use super::LOCAL_WRITE;
 use super::buffer::{Buffer, Slot};
 use super::free::{FreeList, MOST};
 use super::map::{Mapping, PageSize};
-use super::{LOCAL_WRITE, not_registered};
+use super::region::Region;
+use super::registered::Registered;
 use crate::error::{Errno, Error, Result};
 use crate::pd::ProtectionDomain;
-use crate::sys::MrHandle;
 
 /// Where each buffer begins: on a cache line of its own.
 const ALIGN: usize = 64;
@@ -31,12 +32,8 @@ pub(super) struct Inner {
     pub(super) free: FreeList,
     /// One for each buffer, by its number; freed with the rest.
     slots: NonNull<[Slot]>,
-    pub(super) lkey: u32,
-    pub(super) pd: ProtectionDomain,
-    /// Taken out when all goes.
-    region: Option<(MrHandle, Mapping)>,
+    pub(super) memory: Registered,
     size: u32,
-    pages: PageSize,
 }
 
 // SAFETY: what the pool points to is `Sync` (below), and whichever thread is last may free it.
@@ -90,39 +87,12 @@ impl PoolBuilder<'_> {
             return out_of_range("a pool's memory, in bytes,", bytes, limit);
         }
         let mapping = Mapping::new(bytes, huge)?;
-        // SAFETY: the mapping is kept until the region was deregistered, and only the owners of its
-        // buffers read or write it while the device does not.
-        let region = unsafe {
-            let handle = pd.handle().clone();
-            MrHandle::register(handle, mapping.start(), mapping.len(), LOCAL_WRITE)
-        };
-        let region = region.map_err(|errno| not_registered(pd, mapping.len(), errno))?;
-        let inner = Inner {
-            free: FreeList::new(count as u32),
-            slots: NonNull::from(&mut [] as &mut [Slot]),
-            lkey: region.lkey(),
-            pd: pd.clone(),
-            size: size as u32,
-            pages: mapping.pages(),
-            region: None,
-        };
-        let inner = NonNull::from(Box::leak(Box::new(inner)));
-        let slot = |number: usize| {
-            // SAFETY: the mapping has `count` times `stride` bytes.
-            let start = unsafe { mapping.start().add(number * stride) };
-            Slot::new(start, inner, size as u32, number as u32)
-        };
-        let slots: Box<[Slot]> = (0..count).map(slot).collect();
-        // SAFETY: made above, and nobody else has it yet.
-        let to_fill = unsafe { &mut *inner.as_ptr() };
-        to_fill.slots = NonNull::from(Box::leak(slots));
-        to_fill.region = Some((region, mapping));
-        Ok(Pool { inner })
+        Pool::carve(pd, mapping.into(), size, count).map_err(|failed| failed.0)
     }
 }
 
 /// The longest message that a device can be asked for, and so the largest buffer.
-const MAX_SIZE: usize = 1 << 31;
+pub(super) const MAX_SIZE: usize = 1 << 31;
 
 impl Pool {
     /// A pool of `count` buffers of `size` bytes each: at most 2^31 bytes, and 2^24 - 2 buffers.
@@ -138,6 +108,105 @@ impl Pool {
     /// The same with choices.
     pub fn builder(pd: &ProtectionDomain, size: usize, count: usize) -> PoolBuilder<'_> {
         PoolBuilder { pd, size, count, huge: false }
+    }
+
+    /// A pool of the user's own memory, which is registered (`ibv_reg_mr`): as many buffers of `size` bytes as
+    /// there is room for, each of them beginning a multiple of 64 bytes from the first. It comes back by
+    /// [`into_memory`](Pool::into_memory), or is freed as the pool's own would be.
+    ///
+    /// # Errors
+    ///
+    /// [`FromMemoryError`], with the memory: [`Error::OutOfRange`] for a size of zero, or memory that is too
+    /// small for one buffer or has more than a pool can name; else as [`PoolBuilder::build`].
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn from_memory(
+        pd: &ProtectionDomain,
+        memory: impl Into<Region>,
+        size: usize,
+    ) -> Result<Pool, FromMemoryError> {
+        let memory = memory.into();
+        let out_of_range = |what, asked: usize, most: usize| Error::OutOfRange {
+            what,
+            asked: asked as u64,
+            least: 1,
+            most: most as u64,
+        };
+        let room = memory.len().min(MAX_SIZE);
+        if size == 0 || size > room {
+            let error = out_of_range("the size of a buffer, in bytes,", size, room);
+            return Err(FromMemoryError { error, memory });
+        }
+        // The last needs no room behind it.
+        let stride = size.next_multiple_of(ALIGN);
+        let count = (memory.len() - size) / stride + 1;
+        let limit = pd.context().limits().max_mr_size;
+        let error = if count > MOST as usize {
+            out_of_range("the number of buffers in a pool", count, MOST as usize)
+        } else if memory.len() as u64 > limit && limit != 0 {
+            let (asked, most) = (memory.len() as u64, limit);
+            Error::OutOfRange { what: "a pool's memory, in bytes,", asked, least: 1, most }
+        } else {
+            return Pool::carve(pd, memory, size, count).map_err(|failed| {
+                let (error, memory) = *failed;
+                FromMemoryError { error, memory }
+            });
+        };
+        Err(FromMemoryError { error, memory })
+    }
+
+    /// Registers the memory and makes buffers of it: it has room for so many, at least one, each a multiple of
+    /// [`ALIGN`] from the first.
+    fn carve(
+        pd: &ProtectionDomain,
+        memory: Region,
+        size: usize,
+        count: usize,
+    ) -> Result<Pool, Box<(Error, Region)>> {
+        let len = memory.len();
+        let stride = size.next_multiple_of(ALIGN);
+        debug_assert!((count - 1) * stride + size <= len);
+        // SAFETY: only the owners of its buffers read or write it, while the device does not.
+        let memory = unsafe { Registered::new(pd, memory, len, LOCAL_WRITE) }?;
+        let start = memory.start();
+        let inner = Inner {
+            free: FreeList::new(count as u32),
+            slots: NonNull::from(&mut [] as &mut [Slot]),
+            memory,
+            size: size as u32,
+        };
+        let inner = NonNull::from(Box::leak(Box::new(inner)));
+        let slot = |number: usize| {
+            // SAFETY: inside the memory, by this function's own contract.
+            let start = unsafe { start.add(number * stride) };
+            Slot::new(start, inner, size as u32, number as u32)
+        };
+        let slots: Box<[Slot]> = (0..count).map(slot).collect();
+        // SAFETY: made above, and nobody else has it yet.
+        unsafe { (*inner.as_ptr()).slots = NonNull::from(Box::leak(slots)) };
+        Ok(Pool { inner })
+    }
+
+    /// Deregisters (`ibv_dereg_mr`), and gives the memory, that which [`from_memory`](Pool::from_memory) was given
+    /// or pages, when all buffers are back.
+    ///
+    /// # Errors
+    ///
+    /// [`IntoMemoryError`], with the pool as it was: [`Error::InUse`] while a buffer is out, [`Error::Verb`] when
+    /// the device does not deregister it.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn into_memory(self) -> Result<Region, IntoMemoryError> {
+        // Nobody takes any more, since this owns the pool.
+        if self.available() < self.count() {
+            let error = Error::InUse { what: "a pool", by: "buffers of it" };
+            return Err(IntoMemoryError { error, pool: self });
+        }
+        // SAFETY: the pool is ours, and all buffers are in its list: nobody else refers to what they share.
+        let inner = unsafe { &mut *self.inner.as_ptr() };
+        match inner.memory.deregister() {
+            // The rest goes with the pool.
+            Ok(memory) => Ok(memory),
+            Err(error) => Err(IntoMemoryError { error, pool: self }),
+        }
     }
 
     /// Takes a buffer, of its whole capacity and with whatever its last owner left in it (zeros at
@@ -168,12 +237,12 @@ impl Pool {
 
     /// The pages its memory is made of.
     pub fn pages(&self) -> PageSize {
-        self.inner().pages
+        self.inner().memory.pages()
     }
 
     /// The protection domain that it is of.
     pub fn protection_domain(&self) -> &ProtectionDomain {
-        &self.inner().pd
+        self.inner().memory.pd()
     }
 
     fn inner(&self) -> &Inner {
@@ -202,16 +271,6 @@ impl Inner {
         let inner = unsafe { Box::from_raw(this.as_ptr()) };
         // SAFETY: as above.
         drop(unsafe { Box::from_raw(inner.slots.as_ptr()) });
-        let Inner { region, pd, .. } = *inner;
-        let Some((region, mapping)) = region else { return };
-        if let Err((region, errno)) = region.deregister() {
-            if pd.context().went_with(errno) {
-                return;
-            }
-            // The device may still touch it: it stays for ever.
-            std::mem::forget((region, mapping));
-            pd.context().leaked("memory region", errno);
-        }
     }
 }
 
@@ -223,5 +282,39 @@ impl fmt::Debug for Pool {
             .field("available", &self.available())
             .field("pages", &self.pages())
             .finish_non_exhaustive()
+    }
+}
+
+/// Memory that no pool could be made of.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct FromMemoryError {
+    /// Why not.
+    pub error: Error,
+    /// The memory.
+    pub memory: Region,
+}
+
+/// A pool whose memory could not be had back.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct IntoMemoryError {
+    /// Why not.
+    pub error: Error,
+    /// The pool.
+    pub pool: Pool,
+}
+
+impl From<FromMemoryError> for Error {
+    fn from(failed: FromMemoryError) -> Error {
+        failed.error
+    }
+}
+
+impl From<IntoMemoryError> for Error {
+    fn from(failed: IntoMemoryError) -> Error {
+        failed.error
     }
 }

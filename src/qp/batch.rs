@@ -14,39 +14,49 @@ use crate::mem::{Buffer, Memory, Pieces, Scatter};
 use crate::sys::abi::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 use crate::wq::{Claimed, Poster};
 
-/// A list of at most `N`, on the stack.
-struct List<T, const N: usize> {
+/// A list of at most `N`, on the stack. Dropping it drops none of them.
+pub(super) struct List<T, const N: usize> {
     items: [MaybeUninit<T>; N],
     count: usize,
 }
 
 impl<T, const N: usize> List<T, N> {
     #[inline]
-    fn new() -> List<T, N> {
+    pub(super) fn new() -> List<T, N> {
         List { items: [const { MaybeUninit::uninit() }; N], count: 0 }
     }
 
     #[inline]
-    fn has_room(&self, more: usize) -> bool {
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    #[inline]
+    pub(super) fn has_room(&self, more: usize) -> bool {
         N - self.count >= more
     }
 
     /// The address of the first item, and by counting from it of the others: asked for once, since asking
     /// again ends what was made of the first answer.
     #[inline]
-    fn start(&mut self) -> *mut T {
+    pub(super) fn start(&mut self) -> *mut T {
         self.items.as_mut_ptr().cast()
+    }
+
+    /// Whether there is room was asked before.
+    #[inline]
+    pub(super) fn push(&mut self, item: T) {
+        if let Some(place) = self.items.get_mut(self.count) {
+            place.write(item);
+            self.count += 1;
+        }
     }
 }
 
 impl<const N: usize> EntryList for List<ibv_sge, N> {
     #[inline]
     fn push(&mut self, entry: ibv_sge) {
-        // Whether there is room was asked before.
-        if let Some(place) = self.items.get_mut(self.count) {
-            place.write(entry);
-            self.count += 1;
-        }
+        List::push(self, entry);
     }
 }
 
@@ -258,24 +268,12 @@ impl<'a, const N: usize, const E: usize> RecvBatch<'a, N, E> {
         let chain = this.requests.start();
         // SAFETY: the first `count` receives were written by `push`, with as many entries in all.
         unsafe { link(chain, count, this.entries.start()) };
-        this.queue.poster.reserve(count as u32);
-        let mut bad = null_mut();
-        // SAFETY: the chain is in `this`, which does not move, and well formed, as linked above. Its memory
-        // is owned by the ring from now on, until it is complete or the queue pair is destroyed.
-        match unsafe { this.queue.core.qp().post_recv(chain, &mut bad) } {
-            Ok(()) => {
-                this.queue.poster.posted(count as u32);
-                Ok(())
-            }
-            Err(errno) => {
-                let place = place_in_chain(chain, count, bad);
-                let refusal = this.queue.core.refused("ibv_post_recv", errno, place.is_none());
-                // SAFETY: `this` is not used, nor dropped, any more: the reference is moved out of it.
-                let queue: &'a mut RecvQueue = unsafe { std::ptr::read(&this.queue) };
-                let taken = place.unwrap_or(count);
-                Err(BatchError::new(refusal, &mut queue.poster, count, taken))
-            }
-        }
+        // SAFETY: put by `push` in this order, and linked above; the chain is in `this`, which does not move.
+        unsafe { this.queue.post_chain(chain, count) }.map_err(|(refusal, taken)| {
+            // SAFETY: `this` is not used, nor dropped, any more: the reference is moved out of it.
+            let queue: &'a mut RecvQueue = unsafe { std::ptr::read(&this.queue) };
+            BatchError::new(refusal, &mut queue.poster, count, taken)
+        })
     }
 }
 
@@ -287,7 +285,7 @@ impl<const N: usize, const E: usize> Drop for RecvBatch<'_, N, E> {
 }
 
 /// A work request of either queue, as a link of a chain.
-trait Link {
+pub(super) trait Link {
     /// Points to the one after it, and to its scatter/gather entries; gives their number.
     ///
     /// # Safety
@@ -319,7 +317,7 @@ links!(ibv_send_wr, ibv_recv_wr);
 ///
 /// There are `count` of them, the caller's, and their numbers of entries were written.
 #[inline]
-unsafe fn link<W: Link>(chain: *mut W, count: usize, mut entries: *mut ibv_sge) {
+pub(super) unsafe fn link<W: Link>(chain: *mut W, count: usize, mut entries: *mut ibv_sge) {
     for at in 0..count {
         let request = chain.wrapping_add(at);
         let next = if at + 1 < count { request.wrapping_add(1) } else { null_mut() };
@@ -330,7 +328,7 @@ unsafe fn link<W: Link>(chain: *mut W, count: usize, mut entries: *mut ibv_sge) 
 
 /// Which of a chain was the first that was not taken; `None` for one that is not of it.
 #[cold]
-fn place_in_chain<W>(chain: *mut W, count: usize, bad: *mut W) -> Option<usize> {
+pub(super) fn place_in_chain<W>(chain: *mut W, count: usize, bad: *mut W) -> Option<usize> {
     (0..count).find(|at| std::ptr::eq(chain.wrapping_add(*at), bad))
 }
 
@@ -374,11 +372,7 @@ pub struct Refused<'a> {
 impl<'a> BatchError<'a> {
     #[cold]
     fn new(refusal: Refusal, poster: &'a mut Poster, count: usize, taken: usize) -> Self {
-        if taken == count {
-            poster.posted(count as u32);
-        } else {
-            poster.refused(count as u32, taken as u32);
-        }
+        poster.not_all(count as u32, taken as u32);
         BatchError { refusal, taken, count, poster }
     }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use super::batch::place_in_chain;
 use super::core::Core;
 use super::send::{Entries, EntryList, PostError};
 use crate::error::{Queue, Refusal, Result};
@@ -103,6 +104,40 @@ impl RecvQueue {
                 let memory = self.poster.restore::<M>(entries.as_slice());
                 let request = memory.map(|memory| Receive { memory, wr_id });
                 Err(PostError { refusal, request })
+            }
+        }
+    }
+
+    /// Posts what was put, all of it (`ibv_post_recv`).
+    ///
+    /// # Errors
+    ///
+    /// Why not, and how many of them the device took, from the first on; all, when it does not say. The poster
+    /// is still to be told of it ([`Poster::not_all`]).
+    ///
+    /// # Safety
+    ///
+    /// The chain has `count` receives, at least one, that were put in this order, with their entries, and stays
+    /// where it is until this returns.
+    #[inline]
+    pub(super) unsafe fn post_chain(
+        &mut self,
+        chain: *mut ibv_recv_wr,
+        count: usize,
+    ) -> Result<(), (Refusal, usize)> {
+        self.poster.reserve(count as u32);
+        let mut bad = null_mut();
+        // SAFETY: well formed, by this function's own contract. Its memory is owned by the ring from now on,
+        // until it is complete or the queue pair is destroyed.
+        match unsafe { self.core.qp().post_recv(chain, &mut bad) } {
+            Ok(()) => {
+                self.poster.posted(count as u32);
+                Ok(())
+            }
+            Err(errno) => {
+                let place = place_in_chain(chain, count, bad);
+                let refusal = self.core.refused("ibv_post_recv", errno, place.is_none());
+                Err((refusal, place.unwrap_or(count)))
             }
         }
     }

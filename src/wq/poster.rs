@@ -84,6 +84,21 @@ impl Poster {
         self.ring.id(sequence)
     }
 
+    /// The same of pieces that are counted as they come; no more of them than the ring was made for.
+    #[inline]
+    pub(crate) fn put_each(
+        &mut self,
+        after: u32,
+        entry: Entry,
+        mut pieces: impl Iterator<Item = Held>,
+    ) -> u64 {
+        let sequence = self.head.wrapping_add(after);
+        let first = pieces.next().unwrap_or_else(Held::nothing);
+        let more = pieces.zip(1..).map(|(held, at)| self.ring.put_more(sequence, at, held)).count();
+        self.ring.put(sequence, Entry { pieces: 1 + more as u8, ..entry }, first);
+        self.ring.id(sequence)
+    }
+
     /// What was put, this many, is about to be posted.
     #[inline]
     pub(crate) fn reserve(&mut self, count: u32) {
@@ -104,6 +119,12 @@ impl Poster {
         self.ring.posted(refused);
         self.head = self.head.wrapping_add(count);
         self.refused = Some(refused);
+    }
+
+    /// The device took the first `taken` only, or maybe all.
+    #[cold]
+    pub(crate) fn not_all(&mut self, count: u32, taken: u32) {
+        if taken == count { self.posted(count) } else { self.refused(count, taken) }
     }
 
     /// Takes the next back that was refused; `None` when there is none left. One that the device completes at

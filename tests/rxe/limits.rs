@@ -9,7 +9,7 @@ use rdma_verbs::{
 use super::rc::{Ground, Pair, bytes, completions, everything, join, polled};
 use super::rig::Rig;
 
-mod memory;
+pub(crate) mod memory;
 
 /// The text of what was refused, which was not made.
 fn refused<T>(outcome: Result<T, Error>) -> Error {

@@ -53,6 +53,7 @@ mod devinfo;
 mod directory;
 mod limits;
 mod notify_cost;
+mod pages;
 mod pair;
 mod path;
 mod permission;

@@ -37,33 +37,44 @@ fn sizes() {
     }
 }
 
-/// Another user may lock so much, and what is told names it.
-#[test]
-fn locked_memory() {
-    let rig = Rig::new();
+/// Runs the ignored test of this name as another user, who may open the device; it is told the device's name
+/// ([`open_as_another`]).
+pub(crate) fn as_another_user(rig: &Rig, test: &str) {
     let node = rig.listed().node();
     fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).expect("chmod");
     let me = std::env::current_exe().expect("own path");
     let output = Command::new(me)
-        .args(["--exact", "limits::memory::with_little_to_lock", "--ignored", "--nocapture"])
+        .args(["--exact", test, "--ignored", "--nocapture"])
         .env(DEVICE, &rig.device)
         .uid(NOBODY)
         .gid(NOBODY)
         .output()
         .expect("the child starts");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let told = [output.stdout, output.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+}
+
+/// What the other user opens, who may lock so much from now on.
+pub(crate) fn open_as_another(limit: u64) -> ProtectionDomain {
+    let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
+    setrlimit(Resource::Memlock, limit).expect("less can be asked for");
+    let device = std::env::var(DEVICE).expect("the parent names a device");
+    let list = rdma_verbs::DeviceList::new().expect("devices can be listed");
+    let context = list.find(&device).expect("it is listed").open().expect("it opens");
+    ProtectionDomain::new(&context).expect("a PD")
+}
+
+/// Another user may lock so much, and what is told names it.
+#[test]
+fn locked_memory() {
+    as_another_user(&Rig::new(), "limits::memory::with_little_to_lock");
 }
 
 #[test]
 #[ignore = "the other test of this file runs it as another user"]
 fn with_little_to_lock() {
-    let limit = Rlimit { current: Some(LIMIT), maximum: Some(LIMIT) };
-    setrlimit(Resource::Memlock, limit).expect("less can be asked for");
-    let device = std::env::var(DEVICE).expect("the parent names a device");
-    let list = rdma_verbs::DeviceList::new().expect("devices can be listed");
-    let context = list.find(&device).expect("it is listed").open().expect("it opens");
-    let pd = ProtectionDomain::new(&context).expect("a PD");
+    let pd = open_as_another(LIMIT);
     let too_much = |error: Error, bytes: u64| {
         assert!(error.to_string().contains(&LIMIT.to_string()), "{error}");
         assert!(error.to_string().contains(&bytes.to_string()), "{error}");
@@ -107,10 +118,16 @@ fn assert_works(ground: &Ground, pool: &Pool) {
 }
 
 /// One line of `/proc/meminfo`, as a number.
-fn meminfo(name: &str) -> u64 {
+pub(crate) fn meminfo(name: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").expect("it can be read");
     let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel tells it");
     line.split_whitespace().next().expect("a number").parse().expect("a number")
+}
+
+/// Sets so many huge pages aside.
+pub(crate) fn reserve(count: u64) {
+    fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).expect("the kernel takes it");
+    assert_eq!(meminfo("HugePages_Total:"), count);
 }
 
 #[test]
@@ -118,10 +135,6 @@ fn huge_pages() {
     let _alone = alone();
     let rig = Rig::within_alone();
     let ground = Ground::new(&rig);
-    let reserve = |count: u64| {
-        fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).expect("the kernel takes it");
-        assert_eq!(meminfo("HugePages_Total:"), count);
-    };
     // 300 KiB each: 8 of them begin or end in the first huge page and the second.
     let build = |builder: PoolBuilder<'_>| builder.build().expect("a pool");
     let builder = || Pool::builder(&ground.pd, 300 << 10, 8);
@@ -149,7 +162,7 @@ fn huge_pages() {
 }
 
 /// How many memory regions `rdma resource` counts.
-fn regions(rig: &Rig) -> u32 {
+pub(crate) fn regions(rig: &Rig) -> u32 {
     let text = resources(&rig.device);
     let mut words = text.split_whitespace().skip_while(|word| *word != "mr");
     words.nth(1).expect("it counts them").parse().expect("a number")
