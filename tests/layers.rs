@@ -29,6 +29,7 @@ const LAYERS: &[&str] = &[
     "wq",
     "cq",
     "qp",
+    "srq",
     "resolve",
     "cm",
     "connect",

@@ -9,6 +9,8 @@ use crate::types::{Qpn, WcOpcode};
 
 /// A claim of the poster's, among the bits of its kind.
 pub(super) const BY_POSTER: u32 = 1 << 24;
+/// Of the table of a shared receive queue, among the bits of its kind.
+pub(super) const SHARED: u32 = 1 << 25;
 /// An entry of the library's own.
 pub(super) const INTERNAL: u32 = 1 << 16;
 
@@ -37,6 +39,12 @@ impl Claim {
         self.kind & INTERNAL != 0
     }
 
+    /// Whether it is a receive of a shared receive queue.
+    #[inline(always)]
+    pub(crate) fn is_shared(self) -> bool {
+        self.kind & SHARED != 0
+    }
+
     /// # Safety
     ///
     /// The claim is of this ring, and this is called for it once.
@@ -59,10 +67,10 @@ impl Claimed<'_> {
         WcOpcode::from_raw(self.kind & 0xff)
     }
 
-    /// The queue pair.
+    /// The queue pair; `None` of a receive of a shared receive queue, which may be any of its.
     #[inline]
-    pub(crate) fn qpn(&self) -> Qpn {
-        self.ring.qpn()
+    pub(crate) fn qpn(&self) -> Option<Qpn> {
+        (self.kind & SHARED == 0).then(|| self.ring.qpn())
     }
 
     /// The next piece of its memory, in the order they were posted.
@@ -98,6 +106,16 @@ impl Claimed<'_> {
     fn drop_rest(&mut self) {
         while self.take().is_some() {}
     }
+
+    /// Of all but the poller's of a ring.
+    #[inline(never)]
+    fn finish_other(&self) {
+        if self.kind & SHARED != 0 {
+            self.ring.finish_shared(self.sequence);
+        } else {
+            self.ring.finish(self.sequence);
+        }
+    }
 }
 
 impl Drop for Claimed<'_> {
@@ -106,8 +124,8 @@ impl Drop for Claimed<'_> {
         if self.next < self.pieces() {
             self.drop_rest();
         }
-        if self.kind & BY_POSTER != 0 {
-            self.ring.finish(self.sequence);
+        if self.kind & (BY_POSTER | SHARED) != 0 {
+            self.finish_other();
         } else {
             self.ring.finish_polled(self.sequence);
         }
