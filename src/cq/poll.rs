@@ -52,21 +52,26 @@ impl<'a> Drain<'a> {
             }
             // SAFETY: what is found is let go of before the queue is used again: it is part of the
             // completion, which borrows the queue.
-            let (found, open) = match unsafe { cq.find_usual() } {
-                Some(found) => (found, OPEN),
+            let found = match unsafe { cq.find_usual() } {
+                Some(found) => {
+                    *cq.open.get_mut() = OPEN;
+                    found
+                }
                 None if cq.is_drained() => return None,
                 None => {
                     // SAFETY: as above.
                     let found = unsafe { cq.find_further() }?;
-                    (found, if found.claim.is_shared() { found.wc.wr_id } else { OPEN })
+                    let open = if found.claim.is_shared() { found.wc.wr_id } else { OPEN };
+                    *cq.open.get_mut() = open;
+                    found
                 }
             };
             if found.claim.is_internal() {
+                *cq.open.get_mut() = CLOSED;
                 // SAFETY: found in this ring, just now.
                 drop(unsafe { found.claim.of(found.ring) });
                 continue;
             }
-            *cq.open.get_mut() = open;
             // SAFETY: found just now, and used once.
             return Some(unsafe { Completion::new(found, &self.cq.open) });
         }
