@@ -147,7 +147,7 @@ impl CompletionQueue {
     /// # Safety
     ///
     /// As for [`find_usual`](CompletionQueue::find_usual).
-    #[inline(never)]
+    #[cold]
     unsafe fn find_further<'a>(&mut self) -> Option<Found<'a>> {
         if self.next < self.count {
             // SAFETY: as in `find_usual`.

@@ -106,15 +106,15 @@ impl Claimed<'_> {
     fn drop_rest(&mut self) {
         while self.take().is_some() {}
     }
+}
 
-    /// Of all but the poller's of a ring.
-    #[inline(never)]
-    fn finish_other(&self) {
-        if self.kind & SHARED != 0 {
-            self.ring.finish_shared(self.sequence);
-        } else {
-            self.ring.finish(self.sequence);
-        }
+/// Finishes a claim that is not the poller's of a ring.
+#[cold]
+fn finish_other(Claim { sequence, kind }: Claim, ring: &Ring) {
+    if kind & SHARED != 0 {
+        ring.finish_shared(sequence);
+    } else {
+        ring.finish(sequence);
     }
 }
 
@@ -125,7 +125,7 @@ impl Drop for Claimed<'_> {
             self.drop_rest();
         }
         if self.kind & (BY_POSTER | SHARED) != 0 {
-            self.finish_other();
+            finish_other(Claim { sequence: self.sequence, kind: self.kind }, self.ring);
         } else {
             self.ring.finish_polled(self.sequence);
         }
