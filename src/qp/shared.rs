@@ -180,17 +180,11 @@ impl Drop for SharedCore {
 #[derive(Clone)]
 pub struct SharedReceiveQueueHandle {
     core: Weak<SharedCore>,
-    context: Context,
 }
 
 impl SharedReceiveQueueHandle {
     pub(crate) fn new(core: &Arc<SharedCore>) -> SharedReceiveQueueHandle {
-        SharedReceiveQueueHandle { core: Arc::downgrade(core), context: core.context().clone() }
-    }
-
-    /// The device that it is of.
-    pub fn context(&self) -> &Context {
-        &self.context
+        SharedReceiveQueueHandle { core: Arc::downgrade(core) }
     }
 
     /// The queue itself, if somebody posts on it.
@@ -212,7 +206,7 @@ impl AsRef<SharedReceiveQueueHandle> for SharedReceiveQueueHandle {
 
 impl fmt::Debug for SharedReceiveQueueHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let device = self.context.device().name();
-        f.debug_struct("SharedReceiveQueueHandle").field("device", &device).finish_non_exhaustive()
+        let id = self.core.upgrade().map(|core| core.events.id());
+        f.debug_struct("SharedReceiveQueueHandle").field("id", &id).finish()
     }
 }
