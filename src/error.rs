@@ -21,7 +21,7 @@ pub use manager::{CmFault, CmReason};
 pub use moved::GidMoved;
 pub use no_device::{AddressWithDevice, NoDeviceForAddress};
 pub use object::Object;
-pub use refusal::{Queue, Refusal};
+pub use refusal::{Queue, QueueOwner, Refusal};
 pub use transition::TransitionFault;
 
 /// What every fallible call of this crate returns.
@@ -329,6 +329,20 @@ pub enum Error {
     /// A completion queue that was dropped, by whose handle a queue pair was to be made.
     #[error("the completion queue was dropped: nobody would take what completes on it")]
     CompletionQueueGone,
+
+    /// A shared receive queue that was dropped, or is being given up, by whose handle a queue pair was to be
+    /// made.
+    #[error("the shared receive queue was dropped: nobody would post receives on it")]
+    SharedReceiveQueueGone,
+
+    /// What the device does not have, or has all given out.
+    #[error("{device} has no {what}")]
+    NotSupported {
+        /// The device's name.
+        device: Box<str>,
+        /// What it has not.
+        what: &'static str,
+    },
 
     /// A completion queue without the completion channel that it is to be waited for by.
     #[error(

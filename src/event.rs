@@ -136,6 +136,12 @@ impl fmt::Display for Event {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ObjectId(u64);
 
+impl ObjectId {
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// What has happened to one queue pair, completion queue or shared receive queue: a set of event
 /// types, so that it stays bounded whatever comes.
 pub(crate) struct ObjectEvents {

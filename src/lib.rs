@@ -81,6 +81,7 @@
 //! | memory for messages | [`Pool`], [`Buffer`], [`SharedBuffer`]; [`wr::Inline`] |
 //! | memory that a peer reads or writes | [`Exposed`], [`RemoteSlice`] |
 //! | to send, receive, write, read, do atomics | [`QueuePair`], [`SendQueue`], [`RecvQueue`], [`wr`] |
+//! | one supply of receives for many queue pairs | [`SharedReceiveQueue`] |
 //! | what became of it, and the memory back | [`CompletionQueue`], [`Completion`] |
 //! | to wait for that | [`CompletionQueue::wait`], [`CompletionChannel`] |
 //! | the path to a peer's address | [`Resolver`], [`Path`] |
@@ -136,6 +137,7 @@ mod port;
 mod qp;
 mod query;
 mod resolve;
+mod srq;
 mod sync;
 mod sys;
 mod types;
@@ -159,8 +161,8 @@ pub use directory::{
 pub use doorbell::{Certainty, Doorbell, DoorbellKind, DoorbellSwitch, ReadAt, WriteCombining};
 pub use error::{
     AddressWithDevice, CmFault, CmReason, Errno, Error, ExchangeFault, ExchangeProblem,
-    ExchangeStep, GidMoved, NoDeviceForAddress, Object, Queue, RecordError, Refusal, Result,
-    TransitionFault,
+    ExchangeStep, GidMoved, NoDeviceForAddress, Object, Queue, QueueOwner, RecordError, Refusal,
+    Result, TransitionFault,
 };
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
@@ -180,10 +182,14 @@ pub use port::PortAttr;
 pub use qp::{
     BatchError, CanReceive, ConnectOptions, Endpoint, Failed, Init, InitOptions, PostError,
     QueuePair, QueuePairBuilder, QueuePairLimits, RecvBatch, RecvQueue, Refill, RefillStop,
-    Refused, Reset, Rtr, Rts, SendBatch, SendQueue, SendRequest,
+    Refused, Reset, Rtr, Rts, SendBatch, SendQueue, SendRequest, SharedReceiveQueueHandle,
 };
 pub use query::{Choice, Criterion, Explained, Explanation, GidQuery, Reason, Verdict};
 pub use resolve::{Destination, Path, Resolution, Resolver, ResolverStats};
+pub use srq::{
+    FinishError, Left, LeftReceive, SharedReceiveQueue, SharedReceiveQueueBuilder,
+    SharedReceiveQueueLimits,
+};
 pub use types::{
     AtomicCap, CmEventType, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid,
     IfName, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError,
@@ -192,7 +198,7 @@ pub use types::{
     WcStatus,
 };
 
-/// Work requests: what is posted on a [`SendQueue`] or a [`RecvQueue`].
+/// Work requests: what is posted on a [`SendQueue`], a [`RecvQueue`] or a [`SharedReceiveQueue`].
 ///
 /// They have a module of their own because their names are those of well-known traits too: write
 /// `wr::Send::new(buffer)`.
@@ -214,4 +220,5 @@ const _: fn() = || {
     any_thread::<(ProtectionDomain, Pool, Buffer, SharedBuffer, Exposed, ExposedRange)>();
     any_thread::<(PagePool, Fragment, Region)>();
     any_thread::<(CompletionQueue, CompletionChannel, QueuePair<Rts>, SendQueue, RecvQueue)>();
+    any_thread::<(SharedReceiveQueue, SharedReceiveQueueHandle, Left)>();
 };

@@ -30,6 +30,7 @@ const LAYERS: &[&str] = &[
     "wq",
     "cq",
     "qp",
+    "srq",
     "resolve",
     "cm",
     "connect",

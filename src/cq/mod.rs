@@ -2,20 +2,21 @@
 //!
 //! * this file: [`CompletionQueue`], how it is made and polled.
 //! * `owners`: the queues that complete on it, each with its table of work requests in flight, and the
-//!   room they have.
+//!   room they have; `srqs`: the shared receive queues among them.
 //! * `poll`: [`Drain`] and [`Completion`].
 //! * `channel`: [`CompletionChannel`], and waiting.
 
 mod channel;
 mod owners;
 mod poll;
+mod srqs;
 
 use std::ffi::c_void;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::context::Context;
@@ -51,8 +52,8 @@ pub struct CompletionQueue {
     next: usize,
     count: usize,
     polled: Polled,
-    /// Whether a completion is held, or was forgotten.
-    open: AtomicBool,
+    /// Whether a completion is held, or was forgotten: [`CLOSED`](poll::CLOSED), or of what it is.
+    open: AtomicU64,
     failed: Option<Errno>,
     strays: u64,
 }
@@ -181,7 +182,7 @@ impl<'a> CompletionQueueBuilder<'a> {
             next: 0,
             count: 0,
             polled: Polled::default(),
-            open: AtomicBool::new(false),
+            open: AtomicU64::new(poll::CLOSED),
             failed: None,
             strays: 0,
         })
@@ -241,7 +242,7 @@ impl CompletionQueue {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&mut self) -> Result<Drain<'_>> {
-        if *self.open.get_mut() {
+        if *self.open.get_mut() != poll::CLOSED {
             self.finish_forgotten();
         }
         if self.next == self.count {

@@ -5,7 +5,8 @@
 //! until the poller has seen the completion queue empty after that, or has taken out of it as many as can have
 //! been in it: completions of a queue pair that was destroyed may still be there. Then what is left in the
 //! table is given out, and the room is free again.
-//! When the poller itself has gone, who destroys a queue pair drops what is left.
+//! When the poller itself has gone, who destroys a queue pair drops what is left. Shared receive queues have a
+//! list of their own (`srqs`).
 
 #![allow(unsafe_code)]
 
@@ -13,11 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::channel::{Channel, CompletionChannel, Signal};
+use super::srqs::Srq;
 use crate::context::Context;
 use crate::error::{Error, Queue, Result};
 use crate::event::ObjectEvents;
 use crate::sys::CqHandle;
-use crate::wq::{Ring, WrId};
+use crate::wq::{Ring, SHARED, WrId};
 
 /// What a completion queue and its queue pairs share.
 pub(crate) struct Shared {
@@ -35,15 +37,25 @@ pub(crate) struct Shared {
 }
 
 #[derive(Default)]
-struct Owners {
+pub(super) struct Owners {
     places: Vec<Place>,
     /// Places that nobody has.
     free: Vec<u16>,
-    /// Places whose queue pair was destroyed since the poller last looked.
-    dead: Vec<u16>,
-    room: u32,
+    /// What was destroyed since the poller last looked.
+    pub(super) dead: Vec<Gone>,
+    pub(super) srqs: Vec<Srq>,
+    pub(super) room: u32,
     /// Nobody polls any more.
-    abandoned: bool,
+    pub(super) abandoned: bool,
+}
+
+/// What was destroyed, and may have completions here still.
+#[derive(Clone, Copy)]
+pub(super) enum Gone {
+    /// The queue pair of a table, by its place.
+    Place(u16),
+    /// The last queue pair of a shared receive queue here, for the how-manieth time.
+    Srq { owner: u16, left: u64 },
 }
 
 struct Place {
@@ -89,14 +101,14 @@ impl Shared {
         if owners.abandoned {
             return Err(Error::CompletionQueueGone);
         }
-        if depth > owners.room {
-            let (left, size) = (owners.room, self.size);
-            return Err(Error::CompletionQueueFull { asked: depth, left, size });
-        }
+        owners.take_room(depth, self.size)?;
         let place = match owners.free.pop() {
             Some(place) => place,
             None => {
-                let Ok(place) = u16::try_from(owners.places.len()) else {
+                // The other half of all owners is that of shared receive queues.
+                let place = u16::try_from(owners.places.len()).ok();
+                let Some(place) = place.filter(|place| place & SHARED == 0) else {
+                    owners.room += depth;
                     let (left, size) = (0, self.size);
                     return Err(Error::CompletionQueueFull { asked: depth, left, size });
                 };
@@ -104,7 +116,6 @@ impl Shared {
                 place
             }
         };
-        owners.room -= depth;
         let entry = &mut owners.places[usize::from(place)];
         entry.generation = entry.generation.wrapping_add(1);
         let ring = Arc::new(Ring::new(place, entry.generation, depth, pieces, 0));
@@ -130,13 +141,18 @@ impl Shared {
             unsafe { ring.clear() };
             owners.free_place(place);
         } else {
-            owners.dead.push(place);
+            owners.dead.push(Gone::Place(place));
             self.changed(&owners);
             drop(owners);
             // What is left is for who waits, though the device will not say so.
-            if let Some(signal) = &self.signal {
-                signal.fire(false);
-            }
+            self.wake();
+        }
+    }
+
+    /// Wakes who waits.
+    pub(super) fn wake(&self) {
+        if let Some(signal) = &self.signal {
+            signal.fire(false);
         }
     }
 
@@ -145,18 +161,26 @@ impl Shared {
     }
 
     /// While `owners` is locked.
-    fn changed(&self, _owners: &Owners) {
+    pub(super) fn changed(&self, _owners: &Owners) {
         // Release: who sees the count and then locks sees the change; the lock alone would do.
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    fn owners(&self) -> MutexGuard<'_, Owners> {
+    pub(super) fn owners(&self) -> MutexGuard<'_, Owners> {
         // A panic elsewhere leaves nothing half done behind this lock.
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Owners {
+    pub(super) fn take_room(&mut self, depth: u32, size: u32) -> Result<()> {
+        if depth > self.room {
+            return Err(Error::CompletionQueueFull { asked: depth, left: self.room, size });
+        }
+        self.room -= depth;
+        Ok(())
+    }
+
     fn free_place(&mut self, place: u16) {
         let Some(entry) = self.places.get_mut(usize::from(place)) else { return };
         if let Some((ring, _)) = entry.table.take() {
@@ -182,9 +206,10 @@ pub(super) struct Polled {
     tables: Vec<Option<Table>>,
     /// As of this count of changes.
     changes: u64,
-    /// Places whose queue pair was destroyed, in that order, and how many completions had been taken when that
-    /// was learnt.
-    dead: Vec<(u16, u64)>,
+    /// What was destroyed, in that order, and how many completions had been taken when that was learnt.
+    dead: Vec<(Gone, u64)>,
+    /// Tables of shared receive queues, by number.
+    pub(super) srqs: Vec<Option<Arc<Ring>>>,
     /// How many completions were taken from the device.
     taken: u64,
     /// How many of the first of `dead` can have no completion left in the completion queue.
@@ -233,7 +258,8 @@ impl Polled {
             }
         }
         let taken = self.taken;
-        self.dead.extend(owners.dead.drain(..).map(|place| (place, taken)));
+        self.dead.extend(owners.dead.drain(..).map(|gone| (gone, taken)));
+        self.catch_up_srqs(&owners);
     }
 
     /// So many completions were taken from the device, in the order in which they came: those of a queue pair
@@ -251,7 +277,7 @@ impl Polled {
     fn look_for_ends(&mut self, size: u32) {
         // A device may have room for more than it says: up to the next power of two.
         let most = u64::from(size) * 2;
-        let ends = |(_, then): &&(u16, u64)| self.taken - then >= most;
+        let ends = |(_, then): &&(Gone, u64)| self.taken - then >= most;
         self.ending += self.dead[self.ending..].iter().take_while(ends).count();
     }
 
@@ -294,7 +320,13 @@ impl Polled {
     /// Frees the place of each queue that has none left.
     pub(super) fn next_left(&mut self, shared: &Shared) -> Option<(u16, u32)> {
         while self.ending != 0 {
-            let (place, _) = self.dead[0];
+            let (gone, _) = self.dead[0];
+            let Gone::Place(place) = gone else {
+                self.dead.remove(0);
+                self.ending -= 1;
+                self.end_srq(shared, gone);
+                continue;
+            };
             if let Some(table) = self.at(place) {
                 let end = table.ring.end();
                 let mut at = self.cursor.unwrap_or_else(|| table.ring.oldest_possible());
@@ -322,13 +354,21 @@ impl Polled {
     pub(super) fn give_up(&mut self, shared: &Shared) {
         let mut owners = shared.owners();
         owners.abandoned = true;
-        let dead = std::mem::take(&mut self.dead).into_iter().map(|(place, _)| place);
-        for place in dead.chain(std::mem::take(&mut owners.dead)) {
+        let mut ended = std::mem::take(&mut self.srqs);
+        let dead = std::mem::take(&mut self.dead).into_iter().map(|(gone, _)| gone);
+        for gone in dead.chain(std::mem::take(&mut owners.dead)) {
+            let Gone::Place(place) = gone else {
+                ended.push(owners.end_srq(gone));
+                continue;
+            };
             if let Some((ring, _)) = &owners.places[usize::from(place)].table {
                 // SAFETY: this is the poller, at its end; the queue pair was destroyed.
                 unsafe { ring.clear() };
             }
             owners.free_place(place);
         }
+        drop(owners);
+        // The last owner of a table drops what is in it: not under the lock.
+        drop(ended);
     }
 }

@@ -6,7 +6,7 @@ mod pieces;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::CompletionQueue;
 use crate::error::{Error, Queue};
@@ -21,6 +21,12 @@ use crate::wq::{Claim, Claimed, Ring, WrId};
 pub struct Drain<'a> {
     cq: &'a mut CompletionQueue,
 }
+
+/// What a completion queue has open: nothing.
+pub(super) const CLOSED: u64 = 0;
+/// A completion of a queue pair's own queue. Of a shared receive queue it is the whole `wr_id` of the device,
+/// which is neither.
+const OPEN: u64 = 1;
 
 /// What the next completion is made of, in registers.
 #[derive(Clone, Copy)]
@@ -43,23 +49,31 @@ impl<'a> Drain<'a> {
     pub fn next(&mut self) -> Option<Completion<'_>> {
         loop {
             let cq = &mut *self.cq;
-            if *cq.open.get_mut() {
+            if *cq.open.get_mut() != CLOSED {
                 cq.finish_forgotten();
             }
             // SAFETY: what is found is let go of before the queue is used again: it is part of the
             // completion, which borrows the queue.
             let found = match unsafe { cq.find_usual() } {
-                Some(found) => found,
+                Some(found) => {
+                    *cq.open.get_mut() = OPEN;
+                    found
+                }
                 None if cq.is_drained() => return None,
-                // SAFETY: as above.
-                None => unsafe { cq.find_other() }?,
+                None => {
+                    // SAFETY: as above.
+                    let found = unsafe { cq.find_further() }?;
+                    let open = if found.claim.is_shared() { found.wc.wr_id } else { OPEN };
+                    *cq.open.get_mut() = open;
+                    found
+                }
             };
             if found.claim.is_internal() {
+                *cq.open.get_mut() = CLOSED;
                 // SAFETY: found in this ring, just now.
                 drop(unsafe { found.claim.of(found.ring) });
                 continue;
             }
-            *cq.open.get_mut() = true;
             // SAFETY: found just now, and used once.
             return Some(unsafe { Completion::new(found, &self.cq.open) });
         }
@@ -130,6 +144,41 @@ impl CompletionQueue {
         Some(Found { ring, claim, wc, silent: false })
     }
 
+    /// The next entry that is not the usual one: of a shared receive queue, or another.
+    ///
+    /// # Safety
+    ///
+    /// As for [`find_usual`](CompletionQueue::find_usual).
+    #[cold]
+    unsafe fn find_further<'a>(&mut self) -> Option<Found<'a>> {
+        if self.next < self.count {
+            // SAFETY: as in `find_usual`.
+            let wc = unsafe { &*self.entries[self.next].as_ptr() };
+            // SAFETY: by this function's own contract.
+            if let Some(found) = unsafe { self.find_shared(wc) } {
+                return Some(found);
+            }
+        }
+        // SAFETY: by this function's own contract.
+        unsafe { self.find_other() }
+    }
+
+    /// What an entry names, if that is a receive in flight of a shared receive queue.
+    ///
+    /// # Safety
+    ///
+    /// As for [`find_usual`](CompletionQueue::find_usual); the entry is the next.
+    #[inline]
+    unsafe fn find_shared<'a>(&mut self, wc: &'a ibv_wc) -> Option<Found<'a>> {
+        let id = WrId::of(wc.wr_id);
+        let ring: *const Ring = &**self.polled.srq(id)?;
+        // SAFETY: in the poller's own list, which does not change before what is found was let go of.
+        let ring = unsafe { &*ring };
+        let claim = ring.claim_shared(id.sequence)?;
+        self.next += 1;
+        Some(Found { ring, claim, wc, silent: false })
+    }
+
     /// The next of every other kind.
     ///
     /// # Safety
@@ -142,6 +191,14 @@ impl CompletionQueue {
             // SAFETY: as in `find_usual`.
             let wc = unsafe { &*wc };
             let id = WrId::of(wc.wr_id);
+            if self.polled.srq(id).is_some() {
+                // SAFETY: by this function's own contract.
+                match unsafe { self.find_shared(wc) } {
+                    Some(found) => return Some(found),
+                    None => self.stray(),
+                }
+                continue;
+            }
             let Some(table) = self.polled.table(id) else {
                 self.unknown(id);
                 continue;
@@ -195,7 +252,7 @@ impl CompletionQueue {
     fn unknown(&mut self, id: WrId) {
         if self.polled.is_behind(&self.shared) {
             self.polled.catch_up(&self.shared);
-            if self.polled.table(id).is_some() {
+            if self.polled.table(id).is_some() || self.polled.srq(id).is_some() {
                 return;
             }
         }
@@ -211,9 +268,22 @@ impl CompletionQueue {
     /// Ends the last completion that was given, which was forgotten (`mem::forget`).
     #[cold]
     pub(super) fn finish_forgotten(&mut self) {
-        *self.open.get_mut() = false;
-        // SAFETY: the completion queue is borrowed exclusively, so no completion of it is held by anybody.
-        self.polled.tables().for_each(|table| unsafe { table.ring.finish_all_forgotten() });
+        match std::mem::replace(self.open.get_mut(), CLOSED) {
+            CLOSED => {}
+            OPEN => {
+                // SAFETY: the completion queue is borrowed exclusively, so no completion of it is held by
+                // anybody.
+                self.polled.tables().for_each(|table| unsafe { table.ring.finish_all_forgotten() });
+            }
+            // Others poll from its table: this one only.
+            shared => {
+                let id = WrId::of(shared);
+                if let Some(table) = self.polled.srq(id) {
+                    // SAFETY: claimed here, and not dropped, or this were closed.
+                    unsafe { table.finish_forgotten_by_poller(id.sequence) };
+                }
+            }
+        }
     }
 }
 
@@ -238,8 +308,8 @@ unsafe fn claim_from<'a>(ring: &Arc<Ring>, sequence: u32) -> Option<(&'a Ring, C
 pub struct Completion<'a> {
     claimed: Claimed<'a>,
     wc: &'a ibv_wc,
-    /// True while it is held.
-    open: &'a AtomicBool,
+    /// Not closed while it is held.
+    open: &'a AtomicU64,
     /// Received bytes that a piece of the memory was given the length of.
     given: u32,
     silent: bool,
@@ -250,7 +320,7 @@ impl<'a> Completion<'a> {
     ///
     /// What was found is used once.
     #[inline(always)]
-    unsafe fn new(found: Found<'a>, open: &'a AtomicBool) -> Completion<'a> {
+    unsafe fn new(found: Found<'a>, open: &'a AtomicU64) -> Completion<'a> {
         let Found { ring, claim, wc, silent } = found;
         // Made in its place: a piece of it that is written and then copied would wait for itself.
         // SAFETY: by this function's own contract.
@@ -307,10 +377,10 @@ impl<'a> Completion<'a> {
         }
     }
 
-    /// The queue pair.
+    /// The queue pair: of a receive of a [shared](crate::SharedReceiveQueue) one, that which took it.
     #[inline]
     pub fn qpn(&self) -> Qpn {
-        self.claimed.qpn()
+        self.claimed.qpn().unwrap_or_else(|| Qpn::from_raw(self.wc.qp_num))
     }
 
     /// How many bytes came in: received into the buffers, or, of a receive that an RDMA write with
@@ -428,7 +498,7 @@ impl<'a> Completion<'a> {
 impl Drop for Completion<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.open.store(false, Ordering::Relaxed);
+        self.open.store(CLOSED, Ordering::Relaxed);
     }
 }
 

@@ -22,6 +22,32 @@ impl std::fmt::Display for Queue {
     }
 }
 
+/// Whose queue it is: what a work request was to be posted on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum QueueOwner {
+    /// A queue pair.
+    QueuePair(Qpn),
+    /// A shared receive queue, by the number that events name it by too
+    /// ([`SharedReceiveQueue::id`](crate::SharedReceiveQueue::id)).
+    SharedReceiveQueue(u64),
+}
+
+impl From<Qpn> for QueueOwner {
+    fn from(qpn: Qpn) -> QueueOwner {
+        QueueOwner::QueuePair(qpn)
+    }
+}
+
+impl std::fmt::Display for QueueOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            QueueOwner::QueuePair(qpn) => qpn.fmt(f),
+            QueueOwner::SharedReceiveQueue(number) => write!(f, "SRQ {number}"),
+        }
+    }
+}
+
 /// Why a work request was not taken. Made without allocating: a full queue is no accident.
 ///
 /// All but [`Device`](Refusal::Device) and [`Unsure`](Refusal::Unsure) are found before the device sees
@@ -30,12 +56,12 @@ impl std::fmt::Display for Queue {
 #[non_exhaustive]
 pub enum Refusal {
     /// As many work requests are in flight as the queue is deep: poll its completion queue.
-    #[error("the {queue} of {qpn} is full: {depth} work requests are in flight")]
+    #[error("the {queue} of {on} is full: {depth} work requests are in flight")]
     Full {
         /// Which queue.
         queue: Queue,
-        /// The queue pair.
-        qpn: Qpn,
+        /// The queue pair, or the shared receive queue.
+        on: QueueOwner,
         /// How many it can hold.
         depth: u32,
     },
@@ -50,10 +76,10 @@ pub enum Refusal {
     },
 
     /// More scatter/gather entries than the queue was made for.
-    #[error("{asked} scatter/gather entries: {qpn} was made for {limit}")]
+    #[error("{asked} scatter/gather entries: {on} was made for {limit}")]
     TooManyEntries {
-        /// The queue pair.
-        qpn: Qpn,
+        /// The queue pair, or the shared receive queue.
+        on: QueueOwner,
         /// How many there are.
         asked: u32,
         /// How many there can be.
@@ -61,12 +87,10 @@ pub enum Refusal {
     },
 
     /// A receive of no fragments, which is to be refilled with.
-    #[error("no scatter entries on the {queue} of {qpn}: a receive is refilled with one at least")]
+    #[error("no scatter entries on {on}: a receive is refilled with one at least")]
     NoEntries {
-        /// Which queue.
-        queue: Queue,
-        /// The queue pair.
-        qpn: Qpn,
+        /// The queue pair, or the shared receive queue.
+        on: QueueOwner,
     },
 
     /// More bytes inline than the queue pair was granted.
@@ -112,11 +136,11 @@ pub enum Refusal {
         asked: u64,
     },
 
-    /// Memory of another protection domain than the queue pair's.
-    #[error("memory of another protection domain than that of {qpn}")]
+    /// Memory of another protection domain than the queue's.
+    #[error("memory of another protection domain than that of {on}")]
     OtherDomain {
-        /// The queue pair.
-        qpn: Qpn,
+        /// The queue pair, or the shared receive queue.
+        on: QueueOwner,
     },
 
     /// A flush towards a peer whose queue pair does not allow writes, or is not known to; see
@@ -136,39 +160,56 @@ pub enum Refusal {
         qpn: Qpn,
     },
 
-    /// An earlier post failed in a way that does not say what was taken: the queue pair can only be
-    /// closed. What was posted stays with it until then.
-    #[error(
-        "{qpn} can only be closed: an earlier post failed ({errno:?}) without saying what was taken"
-    )]
-    Poisoned {
+    /// A receive of a queue pair that takes its receives from a shared receive queue: they are posted there.
+    #[error("{qpn} receives from SRQ {srq}: post the receive there")]
+    ReceivesShared {
         /// The queue pair.
         qpn: Qpn,
+        /// The shared receive queue.
+        srq: u64,
+    },
+
+    /// The device told that the shared receive queue failed (`SRQ_ERR`): it can only be given up.
+    #[error("SRQ {srq} has failed: the device told so")]
+    Failed {
+        /// The shared receive queue.
+        srq: u64,
+    },
+
+    /// An earlier post failed in a way that does not say what was taken: the queue can only be given up. What
+    /// was posted stays with it until then.
+    #[error(
+        "{on} can only be closed: an earlier post failed ({errno:?}) without saying what was taken"
+    )]
+    Poisoned {
+        /// The queue pair, or the shared receive queue.
+        on: QueueOwner,
         /// What that post answered.
         errno: Errno,
     },
 
     /// The device did not take it.
-    #[error("{verb} on {qpn}: {errno}")]
+    #[error("{verb} on {on}: {errno}")]
     Device {
         /// The C function's name.
         verb: &'static str,
-        /// The queue pair.
-        qpn: Qpn,
+        /// The queue pair, or the shared receive queue.
+        on: QueueOwner,
         /// Why.
         errno: Errno,
     },
 
     /// The post failed, and the device does not say whether it took the request: its memory stays with
-    /// the queue pair until that is destroyed, and comes back by its completion queue then.
+    /// the queue until that is destroyed, and comes back then: by the completion queue, or as what is
+    /// [left](crate::SharedReceiveQueue::finish).
     #[error(
-        "{verb} on {qpn}: {errno}; whether the request was taken is not known, and the queue pair can only be closed"
+        "{verb} on {on}: {errno}; whether the request was taken is not known, and the queue can only be closed"
     )]
     Unsure {
         /// The C function's name.
         verb: &'static str,
-        /// The queue pair.
-        qpn: Qpn,
+        /// The queue pair, or the shared receive queue.
+        on: QueueOwner,
         /// Why.
         errno: Errno,
     },

@@ -1,18 +1,20 @@
 //! Several work requests for one doorbell.
 
 #![allow(unsafe_code)]
+#![allow(private_bounds)] // `Receives` is what two queues have in common, and nobody else's
 
 use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::null_mut;
 
+use super::receives::Receives;
 use super::recv::{Receive, RecvQueue};
 use super::request::{SendRequest, flag};
 use super::send::{EntryList, PostError, SendQueue, write_wr};
 use crate::error::{Error, Refusal};
 use crate::mem::{Buffer, Memory, Pieces, Scatter};
 use crate::sys::abi::{ibv_recv_wr, ibv_send_wr, ibv_sge};
-use crate::wq::{Claimed, Poster};
+use crate::wq::{Claimed, Posting};
 
 /// A list of at most `N`, on the stack. Dropping it drops none of them.
 pub(super) struct List<T, const N: usize> {
@@ -188,12 +190,13 @@ impl<const N: usize, const E: usize> Drop for SendBatch<'_, N, E> {
 }
 
 /// Receives that are posted together: at most `N`, of at most `E` scatter entries in all. Made by
-/// [`RecvQueue::batch`]; lives on the stack.
+/// [`RecvQueue::batch`], and by [`SharedReceiveQueue::batch`](crate::SharedReceiveQueue::batch); lives on the
+/// stack.
 ///
 /// Dropping it without posting drops the receives.
 #[must_use = "its receives do nothing until it is posted"]
-pub struct RecvBatch<'a, const N: usize, const E: usize> {
-    queue: &'a mut RecvQueue,
+pub struct RecvBatch<'a, const N: usize, const E: usize, Q: Receives = RecvQueue> {
+    queue: &'a mut Q,
     requests: List<ibv_recv_wr, N>,
     entries: List<ibv_sge, E>,
 }
@@ -208,11 +211,16 @@ impl RecvQueue {
     /// A batch of at most `N` receives, of at most `E` scatter entries in all.
     #[inline]
     pub fn batch_of<const N: usize, const E: usize>(&mut self) -> RecvBatch<'_, N, E> {
-        RecvBatch { queue: self, requests: List::new(), entries: List::new() }
+        RecvBatch::new(self)
     }
 }
 
-impl<'a, const N: usize, const E: usize> RecvBatch<'a, N, E> {
+impl<'a, const N: usize, const E: usize, Q: Receives> RecvBatch<'a, N, E, Q> {
+    #[inline]
+    pub(crate) fn new(queue: &'a mut Q) -> RecvBatch<'a, N, E, Q> {
+        RecvBatch { queue, requests: List::new(), entries: List::new() }
+    }
+
     /// Adds a receive.
     ///
     /// # Errors
@@ -234,7 +242,7 @@ impl<'a, const N: usize, const E: usize> RecvBatch<'a, N, E> {
             return Err(PostError { refusal, request: Some(receive) });
         }
         let entry = receive.entry();
-        let wr_id = self.queue.poster.put(count as u32, entry, receive.memory);
+        let wr_id = self.queue.poster().put(count as u32, entry, receive.memory);
         // The list's address and the next receive are told when it is posted: it may move until then.
         let (next, sg_list, num_sge) = (null_mut(), null_mut(), M::COUNT as i32);
         self.requests.items[count].write(ibv_recv_wr { wr_id, next, sg_list, num_sge });
@@ -252,12 +260,13 @@ impl<'a, const N: usize, const E: usize> RecvBatch<'a, N, E> {
         self.requests.count == 0
     }
 
-    /// Posts them all (`ibv_post_recv`) with one call; nothing when there are none.
+    /// Posts them all (`ibv_post_recv`, `ibv_post_srq_recv`) with one call; nothing when there are none.
     ///
     /// # Errors
     ///
     /// [`BatchError`]: how many the device took, and those that it did not, with their memory.
     #[doc(alias = "ibv_post_recv")]
+    #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
     pub fn post(self) -> Result<(), BatchError<'a>> {
         let mut this = ManuallyDrop::new(self);
@@ -271,16 +280,16 @@ impl<'a, const N: usize, const E: usize> RecvBatch<'a, N, E> {
         // SAFETY: put by `push` in this order, and linked above; the chain is in `this`, which does not move.
         unsafe { this.queue.post_chain(chain, count) }.map_err(|(refusal, taken)| {
             // SAFETY: `this` is not used, nor dropped, any more: the reference is moved out of it.
-            let queue: &'a mut RecvQueue = unsafe { std::ptr::read(&this.queue) };
-            BatchError::new(refusal, &mut queue.poster, count, taken)
+            let queue: &'a mut Q = unsafe { std::ptr::read(&this.queue) };
+            BatchError::new(refusal, queue.poster(), count, taken)
         })
     }
 }
 
-impl<const N: usize, const E: usize> Drop for RecvBatch<'_, N, E> {
+impl<const N: usize, const E: usize, Q: Receives> Drop for RecvBatch<'_, N, E, Q> {
     #[inline]
     fn drop(&mut self) {
-        self.queue.poster.withdraw(self.requests.count as u32);
+        self.queue.poster().withdraw(self.requests.count as u32);
     }
 }
 
@@ -361,7 +370,7 @@ pub struct BatchError<'a> {
     /// ([`Refusal::Unsure`]).
     pub taken: usize,
     count: usize,
-    poster: &'a mut Poster,
+    poster: &'a mut (dyn Posting + Send + Sync),
 }
 
 /// A work request that was not taken, with its memory.
@@ -371,7 +380,12 @@ pub struct Refused<'a> {
 
 impl<'a> BatchError<'a> {
     #[cold]
-    fn new(refusal: Refusal, poster: &'a mut Poster, count: usize, taken: usize) -> Self {
+    fn new(
+        refusal: Refusal,
+        poster: &'a mut (dyn Posting + Send + Sync),
+        count: usize,
+        taken: usize,
+    ) -> Self {
         poster.not_all(count as u32, taken as u32);
         BatchError { refusal, taken, count, poster }
     }

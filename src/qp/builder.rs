@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::core::{Core, Parts};
 use super::recv::RecvQueue;
 use super::send::SendQueue;
+use super::shared::SharedReceiveQueueHandle;
 use super::{QueuePair, Reset};
 use crate::context::Context;
 use crate::cq::{CompletionQueueHandle, no_memory, same_device};
@@ -15,7 +16,7 @@ use crate::pd::ProtectionDomain;
 use crate::sys::QpHandle;
 use crate::sys::abi::ibv_qp_cap;
 use crate::types::Psn;
-use crate::wq::Poster;
+use crate::wq::{Poster, Ring};
 
 /// `IBV_QPT_RC`.
 const RC: u32 = 2;
@@ -64,6 +65,7 @@ pub struct QueuePairBuilder<'a> {
     pd: &'a ProtectionDomain,
     send_cq: &'a CompletionQueueHandle,
     recv_cq: &'a CompletionQueueHandle,
+    shared: Option<&'a SharedReceiveQueueHandle>,
     asked: QueuePairLimits,
     signal_all: bool,
 }
@@ -81,7 +83,7 @@ impl<'a> QueuePairBuilder<'a> {
             max_recv_sge: 1,
             max_inline: 0,
         };
-        QueuePairBuilder { pd, send_cq, recv_cq, asked, signal_all: false }
+        QueuePairBuilder { pd, send_cq, recv_cq, shared: None, asked, signal_all: false }
     }
 
     /// Work requests in flight on the send queue: 1 to [`max_qp_wr`](crate::DeviceLimits::max_qp_wr); 64
@@ -95,6 +97,17 @@ impl<'a> QueuePairBuilder<'a> {
     /// [`max_qp_wr`](crate::DeviceLimits::max_qp_wr); 64 unless asked.
     pub fn recv_depth(mut self, depth: u32) -> Self {
         self.asked.recv_depth = depth;
+        self
+    }
+
+    /// Receives from this shared receive queue, of the same protection domain, as others do: a
+    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue), or the
+    /// [handle](crate::SharedReceiveQueue::handle) of one that another thread posts on. The queue pair has no
+    /// receive queue then: [`recv_depth`](Self::recv_depth) and [`max_recv_sge`](Self::max_recv_sge) are not
+    /// used, and what is posted on its [`RecvQueue`] is refused.
+    #[doc(alias = "srq")]
+    pub fn shared_receive_queue(mut self, srq: &'a impl AsRef<SharedReceiveQueueHandle>) -> Self {
+        self.shared = Some(srq.as_ref());
         self
     }
 
@@ -132,23 +145,47 @@ impl<'a> QueuePairBuilder<'a> {
     ///
     /// [`Error::OutOfRange`] for what is 0 or beyond the device's limit, with the limit;
     /// [`Error::CompletionQueueFull`]; [`Error::OtherDevice`] for completion queues of another device than
-    /// the protection domain; [`Error::InlineNotGranted`]; [`Error::NoMemory`]; [`Error::Verb`] for what else
-    /// the device answers.
+    /// the protection domain, and for a shared receive queue of another, or of another protection domain;
+    /// [`Error::SharedReceiveQueueGone`]; [`Error::InlineNotGranted`]; [`Error::NoMemory`]; [`Error::Verb`] for
+    /// what else the device answers.
     #[doc(alias = "ibv_create_qp")]
     pub fn build(self) -> Result<QueuePair<Reset>> {
-        let QueuePairBuilder { pd, send_cq, recv_cq, asked, signal_all } = self;
+        let QueuePairBuilder { pd, send_cq, recv_cq, shared, mut asked, signal_all } = self;
         let context = pd.context();
         same_device(context, send_cq.context(), "the send completion queue")?;
         same_device(context, recv_cq.context(), "the receive completion queue")?;
+        if shared.is_some() {
+            (asked.recv_depth, asked.max_recv_sge) = (0, 0);
+        }
         self.check_limits()?;
+        // Held from here on: it is not given up meanwhile.
+        let shared = shared.map(SharedReceiveQueueHandle::upgrade).transpose()?;
+        if let Some(shared) = &shared {
+            same_device(context, shared.context(), "the shared receive queue")?;
+            if shared.pd != *pd {
+                // The one device looks for its receives' memory in this domain, the other in that.
+                let what = "the shared receive queue";
+                let (ours, theirs) = ("this protection domain".into(), "another one".into());
+                return Err(Error::OtherDevice { what, ours, theirs });
+            }
+        }
         let (send_cq, recv_cq) = (Arc::clone(send_cq.shared()), Arc::clone(recv_cq.shared()));
         let send_ring = send_cq.enter(Queue::Send, asked.send_depth, asked.max_send_sge)?;
-        let entered = recv_cq.enter(Queue::Receive, asked.recv_depth, asked.max_recv_sge);
+        let entered = match &shared {
+            // Its own has room for nothing, and no place.
+            Some(shared) => {
+                let entered = recv_cq.enter_shared(&shared.table);
+                entered.map(|()| Arc::new(Ring::new(0, 0, 0, 0, 0)))
+            }
+            None => recv_cq.enter(Queue::Receive, asked.recv_depth, asked.max_recv_sge),
+        };
         let recv_ring = entered.inspect_err(|_| send_cq.leave_unused(&send_ring))?;
         let create = |max_inline_data| {
             let mut granted = ibv_qp_cap { max_inline_data, ..asked.raw() };
             let (pd, cqs) = (pd.handle().clone(), (&send_cq.handle, &recv_cq.handle));
-            let made = QpHandle::create(pd, cqs.0.clone(), cqs.1.clone(), RC, &mut granted);
+            let srq = shared.as_ref().map(|shared| shared.srq());
+            let (send_cq, recv_cq) = (cqs.0.clone(), cqs.1.clone());
+            let made = QpHandle::create(pd, send_cq, recv_cq, srq, RC, &mut granted);
             made.map(|handle| (handle, granted))
         };
         let make = || match create(asked.max_inline) {
@@ -167,7 +204,10 @@ impl<'a> QueuePairBuilder<'a> {
         };
         let made = context.events().register(make).inspect_err(|_| {
             send_cq.leave_unused(&send_ring);
-            recv_cq.leave_unused(&recv_ring);
+            match &shared {
+                Some(shared) => recv_cq.leave_shared(&shared.table, false),
+                None => recv_cq.leave_unused(&recv_ring),
+            }
         });
         let (events, (handle, granted)) = made?;
         let interval = if signal_all { 1 } else { (asked.send_depth / 2).max(1) };
@@ -186,6 +226,7 @@ impl<'a> QueuePairBuilder<'a> {
             send_cq,
             recv_cq,
             events,
+            shared,
         }));
         Ok(QueuePair {
             send: SendQueue::new(Arc::clone(&core), send, interval),
@@ -213,6 +254,9 @@ impl<'a> QueuePairBuilder<'a> {
             ("max_send_sge, the entries of a send,", asked.max_send_sge, entries),
             ("max_recv_sge, the entries of a receive,", asked.max_recv_sge, entries),
         ] {
+            if self.shared.is_some() && what.starts_with("max_recv") {
+                continue;
+            }
             if asked == 0 || asked > most {
                 let (asked, most) = (asked.into(), most.into());
                 return Err(Error::OutOfRange { what, asked, least: 1, most });

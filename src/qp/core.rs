@@ -6,6 +6,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::shared::SharedCore;
 use crate::context::Context;
 use crate::cq::Shared;
 use crate::error::{Errno, Error, Refusal, Result, TransitionFault};
@@ -33,6 +34,8 @@ pub(crate) struct Core {
     pub(super) send_cq: Arc<Shared>,
     pub(super) recv_cq: Arc<Shared>,
     pub(super) events: Arc<ObjectEvents>,
+    /// Where it receives from, if not from its own queue, which then has room for nothing. Destroyed after it.
+    pub(super) shared: Option<Arc<SharedCore>>,
     /// 0 while work may be posted; [`CLOSED`], or an errno and [`POISONED`].
     trouble: AtomicU64,
 }
@@ -51,6 +54,7 @@ pub(super) struct Parts {
     pub(super) send_cq: Arc<Shared>,
     pub(super) recv_cq: Arc<Shared>,
     pub(super) events: Arc<ObjectEvents>,
+    pub(super) shared: Option<Arc<SharedCore>>,
 }
 
 impl Core {
@@ -70,6 +74,7 @@ impl Core {
             send_cq: parts.send_cq,
             recv_cq: parts.recv_cq,
             events: parts.events,
+            shared: parts.shared,
             trouble: AtomicU64::new(0),
         }
     }
@@ -102,18 +107,18 @@ impl Core {
         if trouble & CLOSED != 0 {
             return Refusal::Closed { qpn: self.qpn };
         }
-        Refusal::Poisoned { qpn: self.qpn, errno: Errno::from_raw(trouble as u32 as i32) }
+        Refusal::Poisoned { on: self.qpn.into(), errno: Errno::from_raw(trouble as u32 as i32) }
     }
 
     /// A post failed: the refusal for it, and no more posts if it may have been taken.
     #[cold]
     pub(super) fn refused(&self, verb: &'static str, errno: Errno, taken: bool) -> Refusal {
         if !taken {
-            return Refusal::Device { verb, qpn: self.qpn, errno };
+            return Refusal::Device { verb, on: self.qpn.into(), errno };
         }
         let poison = POISONED | u64::from(errno.raw() as u32);
         self.trouble.fetch_or(poison, Ordering::Relaxed);
-        Refusal::Unsure { verb, qpn: self.qpn, errno }
+        Refusal::Unsure { verb, on: self.qpn.into(), errno }
     }
 
     /// To the error state: what is posted is flushed, and nothing more can be.
@@ -158,12 +163,17 @@ impl Drop for Core {
             Err((handle, errno)) => {
                 // The device may still touch what is posted: that stays in its tables, and they stay.
                 std::mem::forget((handle, self.send_ring.clone(), self.recv_ring.clone()));
+                // And into what is posted on that, which cannot be destroyed either.
+                std::mem::forget(self.shared.clone());
                 context.leaked("queue pair", errno);
                 return;
             }
         }
         // The device touches nothing of it any more: who polls gives out what is left.
         self.send_cq.destroyed(&self.send_ring);
-        self.recv_cq.destroyed(&self.recv_ring);
+        match &self.shared {
+            Some(shared) => self.recv_cq.leave_shared(&shared.table, true),
+            None => self.recv_cq.destroyed(&self.recv_ring),
+        }
     }
 }

@@ -3,6 +3,8 @@
 //! * this file: [`QueuePair`], its states as types, its end.
 //! * `builder`: how one is made. `state`: its transitions. `endpoint`: addresses and settings.
 //! * `send`, `recv`: its two queues. `request`: what is posted. `batch`: several with one doorbell.
+//! * `receives`: what posting to a receive queue and to a shared one has in common; `shared`: what queue pairs
+//!   have of a shared one.
 //! * `core`: what the handles share, and the destruction, which is the fence: what is posted stays owned by
 //!   the queue pair until the device said that it is destroyed.
 
@@ -10,10 +12,12 @@ mod batch;
 mod builder;
 mod core;
 mod endpoint;
+mod receives;
 mod recv;
 mod refill;
 mod request;
 mod send;
+mod shared;
 mod state;
 
 use std::fmt;
@@ -38,8 +42,12 @@ pub use recv::{Receive, RecvQueue};
 pub use refill::{Refill, RefillStop};
 pub use request::{CompareSwap, FetchAdd, Read, Send, SendRequest, Write};
 pub use send::{PostError, SendQueue};
+pub use shared::SharedReceiveQueueHandle;
 pub use state::{Failed, InitOptions};
 
+pub(crate) use receives::Receives;
+pub(crate) use refill::refill;
+pub(crate) use shared::SharedCore;
 pub(crate) use state::Told;
 
 /// State of a [`QueuePair`] that was just made: nothing can be posted.

@@ -3,23 +3,25 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::ptr::null_mut;
 use std::sync::Arc;
 
-use super::batch::place_in_chain;
 use super::core::Core;
-use super::send::{Entries, EntryList, PostError};
-use crate::error::{Queue, Refusal, Result};
+use super::receives::Receives;
+use super::send::PostError;
+use crate::error::{Errno, Queue, QueueOwner, Refusal, Result};
 use crate::mem::Scatter;
 use crate::sys::abi::ibv_recv_wr;
 use crate::types::{Qpn, WcOpcode};
-use crate::wq::{Entry, Poster};
+use crate::wq::{Entry, Poster, Posting};
 
 /// The receive queue of a queue pair: memory for what the peer sends, posted by one thread at a time.
 ///
 /// Posting moves the memory into the queue; the completion of the message that took it gives it back, where
 /// completions are polled. Receives can be posted as soon as the queue pair is in
 /// [`Init`](super::Init), so that they are there before the peer sends.
+///
+/// Nothing can be posted on that of a queue pair which receives from a [shared](crate::SharedReceiveQueue) one
+/// ([`Refusal::ReceivesShared`]).
 pub struct RecvQueue {
     pub(super) core: Arc<Core>,
     pub(super) poster: Poster,
@@ -75,71 +77,7 @@ impl RecvQueue {
         &mut self,
         receive: Receive<M>,
     ) -> Result<(), PostError<Receive<M>>> {
-        let mut entries = Entries::new();
-        if let Err(refusal) = self.check(&receive, 0, &mut entries) {
-            return Err(PostError { refusal, request: Some(receive) });
-        }
-        let (wr_id, entry) = (receive.wr_id, receive.entry());
-        let id = self.poster.put(0, entry, receive.memory);
-        let (sg_list, num_sge) = entries.list();
-        let mut wr = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list, num_sge };
-        let chain = &raw mut wr;
-        self.poster.reserve(1);
-        let mut bad = null_mut();
-        // SAFETY: the chain is one work request, whose entries live until the call returns. Its memory is
-        // owned by the ring from now on, until it is complete or the queue pair is destroyed.
-        match unsafe { self.core.qp().post_recv(chain, &mut bad) } {
-            Ok(()) => {
-                self.poster.posted(1);
-                Ok(())
-            }
-            Err(errno) => {
-                let taken = bad != chain;
-                let refusal = self.core.refused("ibv_post_recv", errno, taken);
-                if taken {
-                    self.poster.posted(1);
-                    return Err(PostError { refusal, request: None });
-                }
-                self.poster.refused(1, 0);
-                let memory = self.poster.restore::<M>(entries.as_slice());
-                let request = memory.map(|memory| Receive { memory, wr_id });
-                Err(PostError { refusal, request })
-            }
-        }
-    }
-
-    /// Posts what was put, all of it (`ibv_post_recv`).
-    ///
-    /// # Errors
-    ///
-    /// Why not, and how many of them the device took, from the first on; all, when it does not say. The poster
-    /// is still to be told of it ([`Poster::not_all`]).
-    ///
-    /// # Safety
-    ///
-    /// The chain has `count` receives, at least one, that were put in this order, with their entries, and stays
-    /// where it is until this returns.
-    #[inline]
-    pub(super) unsafe fn post_chain(
-        &mut self,
-        chain: *mut ibv_recv_wr,
-        count: usize,
-    ) -> Result<(), (Refusal, usize)> {
-        self.poster.reserve(count as u32);
-        let mut bad = null_mut();
-        // SAFETY: well formed, by this function's own contract. Its memory is owned by the ring from now on,
-        // until it is complete or the queue pair is destroyed.
-        match unsafe { self.core.qp().post_recv(chain, &mut bad) } {
-            Ok(()) => {
-                self.poster.posted(count as u32);
-                Ok(())
-            }
-            Err(errno) => {
-                let place = place_in_chain(chain, count, bad);
-                let refusal = self.core.refused("ibv_post_recv", errno, place.is_none());
-                Err((refusal, place.unwrap_or(count)))
-            }
-        }
+        self.post_one(receive)
     }
 
     /// The queue pair.
@@ -166,31 +104,55 @@ impl RecvQueue {
     pub fn close(&self) -> Result<()> {
         self.core.close()
     }
+}
 
-    /// What can be found wrong before the device sees it. Fills the entries.
+impl Receives for RecvQueue {
+    type Poster = Poster;
+
+    const VERB: &'static str = "ibv_post_recv";
+
     #[inline]
-    pub(super) fn check<M: Scatter>(
-        &mut self,
-        receive: &Receive<M>,
-        after: u32,
-        entries: &mut impl EntryList,
-    ) -> Result<(), Refusal> {
-        let core = &*self.core;
-        core.check()?;
-        if !self.poster.has_room(after) {
-            let (qpn, depth) = (core.qpn(), self.depth());
-            return Err(Refusal::Full { queue: Queue::Receive, qpn, depth });
+    fn poster(&mut self) -> &mut Poster {
+        &mut self.poster
+    }
+
+    #[inline]
+    fn owner(&self) -> QueueOwner {
+        self.core.qpn().into()
+    }
+
+    #[inline]
+    fn check_state(&self) -> Result<(), Refusal> {
+        self.core.check()
+    }
+
+    #[cold]
+    fn full(&self) -> Refusal {
+        let qpn = self.qpn();
+        // Such a queue has room for none.
+        if let Some(shared) = &self.core.shared {
+            return Refusal::ReceivesShared { qpn, srq: shared.number() };
         }
-        if M::COUNT as u32 > core.caps.max_recv_sge {
-            let (asked, limit) = (M::COUNT as u32, core.caps.max_recv_sge);
-            return Err(Refusal::TooManyEntries { qpn: core.qpn(), asked, limit });
-        }
-        let mut other = false;
-        receive.memory.for_each(true, &mut |entry, domain| {
-            other |= domain != core.domain;
-            entries.push(entry);
-        });
-        if other { Err(Refusal::OtherDomain { qpn: core.qpn() }) } else { Ok(()) }
+        Refusal::Full { queue: Queue::Receive, on: qpn.into(), depth: self.depth() }
+    }
+
+    #[inline]
+    fn caps(&self) -> (u32, usize) {
+        (self.core.caps.max_recv_sge, self.core.domain)
+    }
+
+    #[inline]
+    unsafe fn post_raw(
+        &self,
+        chain: *mut ibv_recv_wr,
+        bad: &mut *mut ibv_recv_wr,
+    ) -> Result<(), Errno> {
+        // SAFETY: by this function's own contract.
+        unsafe { self.core.qp().post_recv(chain, bad) }
+    }
+
+    fn refused(&self, errno: Errno, taken: bool) -> Refusal {
+        self.core.refused(Self::VERB, errno, taken)
     }
 }
 

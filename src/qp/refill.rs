@@ -5,12 +5,13 @@
 use std::ptr::null_mut;
 
 use super::batch::{List, link};
+use super::receives::Receives;
 use super::recv::RecvQueue;
-use crate::error::{Queue, Refusal};
-use crate::mem::{Fragment, Held, PagePool, Pieces};
+use crate::error::Refusal;
+use crate::mem::{Held, PagePool, Pieces};
 use crate::sys::abi::{ibv_recv_wr, ibv_sge};
 use crate::types::WcOpcode;
-use crate::wq::Entry;
+use crate::wq::{Entry, Posting};
 
 /// What a refill did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,94 +61,29 @@ impl RecvQueue {
     }
 }
 
-/// A queue that receives are posted on, as refilling it needs it.
-pub(crate) trait Refilled {
-    /// What can be found wrong before the device sees it, of receives of so many fragments of this pool.
-    fn check_pages(&self, pages: &PagePool, per_receive: u32) -> Result<(), Refusal>;
-
-    /// Whether one more can be put after `put` others.
-    fn has_room(&mut self, put: u32) -> bool;
-
-    /// Takes the memory of a receive in, the one that is `after` others from the next, and tells its `wr_id`.
-    /// There is room.
-    fn put(&mut self, after: u32, wr_id: u64, fragments: impl Iterator<Item = Fragment>) -> u64;
-
-    /// Posts what was put, all of it.
-    ///
-    /// # Errors
-    ///
-    /// Why not, and how many of them the device took, from the first on; all, when it does not say. The rest is
-    /// to be taken back.
-    ///
-    /// # Safety
-    ///
-    /// The chain has `count` receives, with the `wr_id`s that [`put`](Refilled::put) told, in that order, and with
-    /// the entries of their fragments. It does not move, and nothing else is changed, until this returns.
-    unsafe fn post(
-        &mut self,
-        chain: *mut ibv_recv_wr,
-        count: usize,
-    ) -> Result<(), (Refusal, usize)>;
-
-    /// Takes back what the device did not take, in order; what it completed all the same is its completion's.
-    fn take_back(&mut self, each: &mut impl FnMut(Fragment));
-}
-
-impl Refilled for RecvQueue {
-    fn check_pages(&self, pages: &PagePool, per_receive: u32) -> Result<(), Refusal> {
-        let core = &*self.core;
-        let (qpn, limit) = (core.qpn(), core.caps.max_recv_sge);
-        core.check()?;
-        if per_receive == 0 {
-            return Err(Refusal::NoEntries { queue: Queue::Receive, qpn });
-        }
-        if per_receive > limit {
-            return Err(Refusal::TooManyEntries { qpn, asked: per_receive, limit });
-        }
-        let same = pages.protection_domain().id() == core.domain;
-        if same { Ok(()) } else { Err(Refusal::OtherDomain { qpn }) }
+/// What can be found wrong before the device sees it, of receives of so many fragments of this pool.
+fn check<Q: Receives>(queue: &Q, pages: &PagePool, per_receive: u32) -> Result<(), Refusal> {
+    queue.check_state()?;
+    let (on, (limit, domain)) = (queue.owner(), queue.caps());
+    if per_receive == 0 {
+        return Err(Refusal::NoEntries { on });
     }
-
-    #[inline]
-    fn has_room(&mut self, put: u32) -> bool {
-        self.poster.has_room(put)
+    if per_receive > limit {
+        return Err(Refusal::TooManyEntries { on, asked: per_receive, limit });
     }
-
-    #[inline]
-    fn put(&mut self, after: u32, wr_id: u64, fragments: impl Iterator<Item = Fragment>) -> u64 {
-        let entry = Entry { wr_id, opcode: WcOpcode::RECV, pieces: 1, internal: false };
-        self.poster.put_each(after, entry, fragments.map(Held::fragment))
-    }
-
-    #[inline]
-    unsafe fn post(
-        &mut self,
-        chain: *mut ibv_recv_wr,
-        count: usize,
-    ) -> Result<(), (Refusal, usize)> {
-        // SAFETY: by this function's own contract.
-        let posted = unsafe { self.post_chain(chain, count) };
-        posted.inspect_err(|(_, taken)| self.poster.not_all(count as u32, *taken as u32))
-    }
-
-    fn take_back(&mut self, each: &mut impl FnMut(Fragment)) {
-        while let Some(mut claimed) = self.poster.next_refused() {
-            std::iter::from_fn(|| claimed.take())
-                .filter_map(|held| held.into_fragment().ok())
-                .for_each(&mut *each);
-        }
-    }
+    let same = pages.protection_domain().id() == domain;
+    if same { Ok(()) } else { Err(Refusal::OtherDomain { on }) }
 }
 
 /// Fills any queue; see [`RecvQueue::refill`].
-pub(crate) fn refill<Q: Refilled>(
+pub(crate) fn refill<Q: Receives>(
     queue: &mut Q,
     pages: &mut PagePool,
     per_receive: u32,
     wr_id: u64,
 ) -> Refill {
     let mut posted = 0;
-    if let Err(refusal) = queue.check_pages(pages, per_receive) {
+    if let Err(refusal) = check(queue, pages, per_receive) {
         return Refill { posted, stopped: RefillStop::Refused(refusal) };
     }
     loop {
@@ -158,8 +94,12 @@ pub(crate) fn refill<Q: Refilled>(
             if !requests.has_room(1) || !entries.has_room(per_receive as usize) {
                 break None;
             }
-            if !queue.has_room(count as u32) {
-                break Some(RefillStop::Full);
+            if !queue.poster().has_room(count as u32) {
+                // Or there is none, of a queue pair that shares another's.
+                break Some(match queue.full() {
+                    Refusal::Full { .. } => RefillStop::Full,
+                    other => RefillStop::Refused(other),
+                });
             }
             if !pages.has(per_receive) {
                 let failed = pages.growth_failure().is_some();
@@ -175,7 +115,9 @@ pub(crate) fn refill<Q: Refilled>(
                 fragment.for_each(true, &mut |entry, _| entries.push(entry));
                 Some(fragment)
             });
-            let wr_id = queue.put(count as u32, wr_id, fragments);
+            let entry = Entry { wr_id, opcode: WcOpcode::RECV, pieces: 1, internal: false };
+            let held = fragments.map(Held::fragment);
+            let wr_id = queue.poster().put_each(count as u32, entry, held);
             // The list's address and the next receive are told when all are there.
             let (next, sg_list) = (null_mut(), null_mut());
             let num_sge = (entries.len() - before) as i32;
@@ -187,7 +129,8 @@ pub(crate) fn refill<Q: Refilled>(
             // SAFETY: the receives were written above, with as many entries in all.
             unsafe { link(chain, count, entries.start()) };
             // SAFETY: put above, in this order; the lists stay until the call returned.
-            if let Err((refusal, taken)) = unsafe { queue.post(chain, count) } {
+            if let Err((refusal, taken)) = unsafe { queue.post_chain(chain, count) } {
+                queue.poster().not_all(count as u32, taken as u32);
                 put_back(queue, pages);
                 let posted = posted + taken as u32;
                 return Refill { posted, stopped: RefillStop::Refused(refusal) };
@@ -202,14 +145,17 @@ pub(crate) fn refill<Q: Refilled>(
 
 /// What the device refused is the pool's again, from the last on, as if it had not been taken.
 #[cold]
-fn put_back<Q: Refilled>(queue: &mut Q, pages: &mut PagePool) {
+fn put_back<Q: Receives>(queue: &mut Q, pages: &mut PagePool) {
     let mut back = [const { None }; ENTRIES];
     let mut places = back.iter_mut();
-    queue.take_back(&mut |fragment| {
-        // There is a place for each that was in the chain.
-        if let Some(place) = places.next() {
-            *place = Some(fragment);
+    // What it completed all the same is its completion's. There is a place for each that was in the chain.
+    while let Some(mut claimed) = queue.poster().next_refused() {
+        let fragments = std::iter::from_fn(|| claimed.take());
+        for fragment in fragments.filter_map(|held| held.into_fragment().ok()) {
+            if let Some(place) = places.next() {
+                *place = Some(fragment);
+            }
         }
-    });
+    }
     back.into_iter().rev().flatten().for_each(|fragment| pages.put_back(fragment));
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, Queue, Refusal, Result};
 use crate::mem::{ANY_DOMAIN, MAX_PIECES, Pieces};
 use crate::sys::abi::{ibv_send_wr, ibv_sge};
 use crate::types::{Qpn, RemoteAccess};
-use crate::wq::{Entry, Poster};
+use crate::wq::{Entry, Poster, Posting};
 
 /// The send queue of a queue pair: sends, writes, reads and atomics, posted by one thread at a time.
 ///
@@ -224,7 +224,7 @@ impl SendQueue {
         let inline = R::Memory::INLINE;
         if !inline && pieces > core.caps.max_send_sge {
             let (asked, limit) = (pieces, core.caps.max_send_sge);
-            return Err(Refusal::TooManyEntries { qpn: core.qpn(), asked, limit });
+            return Err(Refusal::TooManyEntries { on: core.qpn().into(), asked, limit });
         }
         let (mut total, mut other) = (0_u64, false);
         memory.for_each(false, &mut |entry, domain| {
@@ -233,7 +233,7 @@ impl SendQueue {
             entries.push(entry);
         });
         if other {
-            return Err(Refusal::OtherDomain { qpn: core.qpn() });
+            return Err(Refusal::OtherDomain { on: core.qpn().into() });
         }
         if inline && total > core.caps.max_inline_data.into() {
             let limit = core.caps.max_inline_data;
@@ -263,8 +263,8 @@ impl SendQueue {
     pub(super) fn check_state(&mut self, after: u32) -> Result<(), Refusal> {
         self.core.check()?;
         if !self.poster.has_room(after) {
-            let (qpn, depth) = (self.qpn(), self.depth());
-            return Err(Refusal::Full { queue: Queue::Send, qpn, depth });
+            let (on, depth) = (self.qpn().into(), self.depth());
+            return Err(Refusal::Full { queue: Queue::Send, on, depth });
         }
         Ok(())
     }
@@ -323,7 +323,7 @@ pub(super) unsafe fn write_wr(
 }
 
 /// Where `check` puts the scatter/gather entries.
-pub(super) trait EntryList {
+pub(crate) trait EntryList {
     fn push(&mut self, entry: ibv_sge);
 }
 

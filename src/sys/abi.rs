@@ -283,10 +283,13 @@ pub(crate) struct ibv_mr {
     pub(crate) rkey: u32,
 }
 
-/// Passed through, never read.
+/// Only its front: the rest is the library's own.
 #[repr(C)]
 pub(crate) struct ibv_srq {
-    _opaque: [u8; 0],
+    pub(crate) context: *mut ibv_context,
+    pub(crate) srq_context: *mut c_void,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) handle: u32,
 }
 
 #[cfg(test)]

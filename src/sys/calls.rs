@@ -7,7 +7,7 @@ use super::abi::{ibv_comp_channel, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_init_attr
 use super::abi::{
     ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_mr, ibv_pd, ibv_port_attr,
 };
-use super::abi::{ibv_srq, ibv_srq_init_attr_ex};
+use super::abi::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr_ex};
 
 /// With rdma-sys: a function of the same name and arguments that calls through it. `same` admits
 /// only a pointer for a pointer and the same integer for an integer, so that the compiler checks
@@ -56,6 +56,13 @@ calls! {
     fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int;
     /// NULL and errno. Reads the first fields, which the extended struct shares.
     fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
+    /// 0 or the errno.
+    fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int;
+    /// 0 or the errno.
+    fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int;
+    /// 0 or the errno; `EBUSY` while a queue pair is on it. After 0 the device touches none of the memory that
+    /// was posted on it.
+    fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
     /// NULL and errno. Refuses the optional access flags.
     fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
     /// 0 or the errno; nothing touches the memory on the region's behalf after 0.

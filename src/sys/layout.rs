@@ -165,6 +165,7 @@ fn structs_are_laid_out_as_the_headers_say() {
 #[test]
 fn structs_of_the_data_path_are_laid_out_as_the_headers_say() {
     same!(ibv_comp_channel { context, fd, refcnt });
+    same!(grows ibv_srq { context, srq_context, pd, handle });
     same!(grows ibv_cq { context, channel, cq_context, handle, cqe });
     same!(grows ibv_qp {
         context,

@@ -15,7 +15,7 @@
 //! * `conv` names the four ways a verb tells of failure.
 //! * `cm_calls` lists the functions of librdmacm, which is looked up at run time, in both backends: a
 //!   program that never connects through it starts on a machine without it.
-//! * `device`, `context`, `pd`, `cq`, `qp` and `cm` own the C objects, so that the layers above call safe
+//! * `device`, `context`, `pd`, `cq`, `qp`, `srq` and `cm` own the C objects, so that the layers above call safe
 //!   functions; `netdev` has the two C functions about network interfaces, `socket` an option that
 //!   rustix lacks.
 //!
@@ -54,6 +54,7 @@ pub(crate) mod ops;
 mod pd;
 pub(crate) mod qp;
 pub(crate) mod socket;
+mod srq;
 
 pub(crate) use abi::{ibv_device_attr_ex as DeviceAttrRaw, ibv_port_attr as PortAttrRaw};
 pub(crate) use cm::{CmChannel, CmEvent};
@@ -63,6 +64,7 @@ pub(crate) use cq::{ChannelHandle, CqHandle};
 pub(crate) use device::{DeviceHandle, list_devices};
 pub(crate) use pd::{MrHandle, PdHandle};
 pub(crate) use qp::QpHandle;
+pub(crate) use srq::SrqHandle;
 
 use std::os::fd::RawFd;
 

@@ -110,7 +110,6 @@ pub(crate) unsafe fn query_device_ex(
 ///
 /// `context` points to an open context, and the handles in `attr` are live and its own.
 #[doc(alias = "ibv_create_srq_ex")]
-#[cfg_attr(not(test), expect(dead_code, reason = "its caller is the shared receive queue"))]
 pub(crate) unsafe fn create_srq_ex(
     context: *mut ibv_context,
     attr: &mut ibv_srq_init_attr_ex,

@@ -42,6 +42,11 @@ impl PdHandle {
     pub(super) fn raw(&self) -> *mut ibv_pd {
         self.pd.as_ptr()
     }
+
+    /// What it is of.
+    pub(super) fn context(&self) -> &ContextHandle {
+        &self.context
+    }
 }
 
 /// A memory region. It stays registered until [`deregister`](MrHandle::deregister) succeeded: dropping

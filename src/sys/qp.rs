@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::abi::{ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr};
 use super::cq::CqHandle;
 use super::pd::PdHandle;
+use super::srq::SrqHandle;
 use super::{calls, conv};
 use crate::error::Errno;
 
@@ -58,11 +59,13 @@ unsafe impl Sync for QpHandle {}
 
 impl QpHandle {
     /// `ibv_create_qp`, of a type (`enum ibv_qp_type`) and of these capacities, which then are those
-    /// that were granted.
+    /// that were granted. The caller keeps the shared receive queue until after it was destroyed; else the
+    /// kernel refuses to destroy that.
     pub(crate) fn create(
         pd: Arc<PdHandle>,
         send_cq: Arc<CqHandle>,
         recv_cq: Arc<CqHandle>,
+        srq: Option<&SrqHandle>,
         qp_type: c_uint,
         cap: &mut ibv_qp_cap,
     ) -> Result<QpHandle, Errno> {
@@ -70,13 +73,13 @@ impl QpHandle {
             qp_context: null_mut(),
             send_cq: send_cq.raw(),
             recv_cq: recv_cq.raw(),
-            srq: null_mut(),
+            srq: srq.map_or(null_mut(), SrqHandle::raw),
             cap: *cap,
             qp_type,
             sq_sig_all: 0,
         };
         conv::preset_errno();
-        // SAFETY: PD and CQs are live; the library refuses CQs of another context than the PD's; the
+        // SAFETY: PD, CQs and SRQ are live; the library refuses CQs of another context than the PD's; the
         // attributes are read and written during the call only.
         let qp = conv::pointer(unsafe { calls::ibv_create_qp(pd.raw(), &mut init) })?;
         *cap = init.cap;

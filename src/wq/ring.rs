@@ -19,10 +19,13 @@
 //!
 //! So the usual claim is a load and a store. The exchange is for the moment in which a completion comes
 //! before the post has returned, and for a device that completes what it refused.
+//!
+//! The same slots serve a shared receive queue, by other rules: see `shared`.
 
 #![allow(unsafe_code)]
 
 mod claimed;
+mod shared;
 mod state;
 
 use std::ptr::null_mut;
@@ -34,6 +37,7 @@ use crate::types::{Qpn, WcOpcode};
 
 use claimed::{BY_POSTER, INTERNAL};
 pub(crate) use claimed::{Claim, Claimed};
+use shared::SharedPart;
 use state::By;
 
 /// See the module.
@@ -51,6 +55,8 @@ pub(crate) struct Ring {
     qpn: AtomicU32,
     written_by_poster: Poster,
     written_by_poller: Poller,
+    /// Of the table of a shared receive queue, which is no ring: see `shared`.
+    shared: Option<Box<SharedPart>>,
 }
 
 /// On a cache line that the poller only reads.
@@ -119,6 +125,7 @@ impl Ring {
                 posted: AtomicU32::new(first),
             },
             written_by_poller: Poller { free_to: AtomicU32::new(first) },
+            shared: None,
         }
     }
 
@@ -333,7 +340,12 @@ impl Ring {
     /// Frees the slot of a claim of the poster's that was forgotten (`mem::forget`); nothing for one that
     /// was dropped.
     pub(crate) fn finish_forgotten(&self, sequence: u32) {
-        if self.is_claimed(sequence, By::Poster) {
+        if !self.is_claimed(sequence, By::Poster) {
+            return;
+        }
+        if self.shared.is_some() {
+            self.finish_shared(sequence);
+        } else {
             self.finish(sequence);
         }
     }

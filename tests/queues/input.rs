@@ -163,7 +163,7 @@ interposed! {
         let qpn = a.qpn();
         let before = calls();
         let five = || std::array::from_fn::<_, 5, _>(|_| rig.take());
-        let expected = Refusal::TooManyEntries { qpn, asked: 5, limit: 4 };
+        let expected = Refusal::TooManyEntries { on: qpn.into(), asked: 5, limit: 4 };
         let sends = a.send_queue();
         let remote = RemoteSlice::new(0, 1 << 20, RKey::new(0));
         assert_eq!(refusal(sends.post(Send::new(five()))), expected);
@@ -173,9 +173,9 @@ interposed! {
         assert_eq!(refusal(batch.push(Send::new(five()))), expected);
         drop(batch);
         let forty = std::array::from_fn::<_, 40, _>(|_| rig.take());
-        let expected = Refusal::TooManyEntries { qpn, asked: 40, limit: 4 };
+        let expected = Refusal::TooManyEntries { on: qpn.into(), asked: 40, limit: 4 };
         assert_eq!(refusal(sends.post(Send::new(forty))), expected);
-        let expected = Refusal::TooManyEntries { qpn: b.qpn(), asked: 5, limit: 4 };
+        let expected = Refusal::TooManyEntries { on: b.qpn().into(), asked: 5, limit: 4 };
         let recvs = b.recv_queue();
         assert_eq!(refusal(recvs.post(Receive::new(five()))), expected);
         assert_eq!(refusal(recvs.batch_of::<2, 8>().push(Receive::new(five()))), expected);
@@ -329,7 +329,7 @@ interposed! {
     fn memory_of_other_domains() {
         let rig = Rig::new();
         let (mut a, mut b) = rig.pair();
-        let expected = |qpn| Refusal::OtherDomain { qpn };
+        let expected = |qpn: rdma_verbs::Qpn| Refusal::OtherDomain { on: qpn.into() };
         let (at_a, at_b) = (expected(a.qpn()), expected(b.qpn()));
         let others = [domain(&rig.context), domain(&open("loop0")), domain(&open("empty0"))];
         for pd in &others {
@@ -494,8 +494,8 @@ interposed! {
         let mut rig = Rig::new();
         let (mut a, mut b) = rig.pair();
         let (full_a, full_b) = (
-            Refusal::Full { queue: rdma_verbs::Queue::Send, qpn: a.qpn(), depth: DEPTH },
-            Refusal::Full { queue: rdma_verbs::Queue::Receive, qpn: b.qpn(), depth: DEPTH },
+            Refusal::Full { queue: rdma_verbs::Queue::Send, on: a.qpn().into(), depth: DEPTH },
+            Refusal::Full { queue: rdma_verbs::Queue::Receive, on: b.qpn().into(), depth: DEPTH },
         );
         for round in 0..3 {
             faults::stall(true);

@@ -65,8 +65,8 @@ fn receives(rig: &Rig, qp: &mut QueuePair<Rts>, count: u64) {
 fn assert_poisoned(rig: &Rig, qp: &mut QueuePair<Rts>, errno: i32) {
     let number = qp.qpn();
     let is_poisoned = |refusal: Refusal| {
-        let Refusal::Poisoned { qpn, errno: why } = refusal else { panic!("{refusal:?}") };
-        assert_eq!((qpn, why.raw()), (number, errno));
+        let Refusal::Poisoned { on, errno: why } = refusal else { panic!("{refusal:?}") };
+        assert_eq!((on, why.raw()), (number.into(), errno));
     };
     let calls = faults::count("ibv_post_send") + faults::count("ibv_post_recv");
     let out = rig.out();

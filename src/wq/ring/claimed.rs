@@ -9,6 +9,8 @@ use crate::types::{Qpn, WcOpcode};
 
 /// A claim of the poster's, among the bits of its kind.
 pub(super) const BY_POSTER: u32 = 1 << 24;
+/// Of the table of a shared receive queue, among the bits of its kind.
+pub(super) const SHARED: u32 = 1 << 25;
 /// An entry of the library's own.
 pub(super) const INTERNAL: u32 = 1 << 16;
 
@@ -37,6 +39,12 @@ impl Claim {
         self.kind & INTERNAL != 0
     }
 
+    /// Whether it is a receive of a shared receive queue.
+    #[inline(always)]
+    pub(crate) fn is_shared(self) -> bool {
+        self.kind & SHARED != 0
+    }
+
     /// # Safety
     ///
     /// The claim is of this ring, and this is called for it once.
@@ -59,10 +67,10 @@ impl Claimed<'_> {
         WcOpcode::from_raw(self.kind & 0xff)
     }
 
-    /// The queue pair.
+    /// The queue pair; `None` of a receive of a shared receive queue, which may be any of its.
     #[inline]
-    pub(crate) fn qpn(&self) -> Qpn {
-        self.ring.qpn()
+    pub(crate) fn qpn(&self) -> Option<Qpn> {
+        (self.kind & SHARED == 0).then(|| self.ring.qpn())
     }
 
     /// The next piece of its memory, in the order they were posted.
@@ -100,14 +108,24 @@ impl Claimed<'_> {
     }
 }
 
+/// Finishes a claim that is not the poller's of a ring.
+#[cold]
+fn finish_other(Claim { sequence, kind }: Claim, ring: &Ring) {
+    if kind & SHARED != 0 {
+        ring.finish_shared(sequence);
+    } else {
+        ring.finish(sequence);
+    }
+}
+
 impl Drop for Claimed<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.next < self.pieces() {
             self.drop_rest();
         }
-        if self.kind & BY_POSTER != 0 {
-            self.ring.finish(self.sequence);
+        if self.kind & (BY_POSTER | SHARED) != 0 {
+            finish_other(Claim { sequence: self.sequence, kind: self.kind }, self.ring);
         } else {
             self.ring.finish_polled(self.sequence);
         }

@@ -4,7 +4,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::*;
-use crate::wq::Poster as PostingSide;
+use crate::wq::{Poster as PostingSide, Posting};
 
 fn entry(wr_id: u64, pieces: u8) -> Entry {
     Entry { wr_id, opcode: WcOpcode::SEND, pieces, internal: false }

@@ -19,6 +19,24 @@ pub(super) enum By {
 
 pub(super) const NEW: u64 = FREE;
 
+/// Of a free slot whose last use had this number.
+#[inline]
+pub(super) fn free(sequence: u32) -> u64 {
+    u64::from(sequence) << 32 | FREE
+}
+
+/// Which use of its slot it is of.
+#[inline(always)]
+pub(super) fn sequence(state: u64) -> u32 {
+    (state >> 32) as u32
+}
+
+/// The same entry, in flight.
+#[inline(always)]
+pub(super) fn opened(state: u64) -> u64 {
+    state & !WHICH | IN_FLIGHT
+}
+
 #[inline(always)]
 pub(super) fn in_flight(sequence: u32, entry: Entry) -> u64 {
     u64::from(sequence) << 32 | u64::from(entry.kind()) << 2 | IN_FLIGHT
@@ -52,6 +70,11 @@ fn which(by: By) -> u64 {
         By::Poller => CLAIMED,
         By::Poster => TAKEN_BACK,
     }
+}
+
+#[inline]
+pub(super) fn is_in_flight(state: u64) -> bool {
+    state & WHICH == IN_FLIGHT
 }
 
 #[inline]
