@@ -48,7 +48,7 @@ impl Row {
                 let gain = rate / before;
                 format!(
                     " {bytes:<8} {iterations:<11} {batch:<6} {rate:<14.0} {gain:<9.2} {doorbells:<18.4} \
-                     {t_typical:<15.2} {doorbell}\n"
+                     {t_avg:<15.2} {doorbell}\n"
                 )
             }
             _ => format!(
@@ -66,8 +66,8 @@ impl Row {
 /// What is above the lines.
 pub(crate) fn head(batches: bool) -> &'static str {
     if batches {
-        " Writes in one direction, so many for one doorbell; t_typical: the median time of one message.\n \
-         #bytes   #iterations #batch messages/s     gain      doorbells/message  t_typical[usec] doorbell\n"
+        " Writes in one direction, so many for one doorbell; t_avg: the time of one message.\n \
+         #bytes   #iterations #batch messages/s     gain      doorbells/message  t_avg[usec]     doorbell\n"
     } else {
         " Half of a round trip, from post to post, by CLOCK_MONOTONIC_RAW; t_typical is the median.\n \
          #bytes   #iterations t_min[usec]  t_max[usec]  t_typical[usec] t_avg[usec]  t_stdev[usec] \
