@@ -127,17 +127,12 @@ interposed! {
         let b = b.expect("a queue pair").init(&rig.init_options()).expect("to INIT");
         let (mut a, b) = rig.connect(rig.init(), b);
         let mut completed = 0;
-        let mut round = |rig: &mut Rig, wr_id: u64| {
+        let mut round = |rig: &mut Rig, wr_id: u64, refused: bool| {
             let take = || rig.pool.take().expect("a buffer");
             srq.post(Receive::new(take()).wr_id(wr_id)).expect("room");
             let mut batch = srq.batch_of::<3, 6>();
             for _ in 0..3 {
                 batch.push(Receive::new([take(), take()])).expect("room");
-            }
-            let refused = wr_id % 2 == 0;
-            if refused {
-                let how = faults::Post::RefuseAt(1);
-                faults::fail_post("ibv_post_srq_recv", how, libc::ENOMEM, 1);
             }
             assert_eq!(batch.post().is_err(), refused);
             for _ in 0..if refused { 2 } else { 4 } {
@@ -149,9 +144,16 @@ interposed! {
             }
             assert!(srq.overtaken() == 0 && srq.in_flight() == 0);
         };
-        (0..10).for_each(|wr_id| round(&mut rig, wr_id));
-        let ((), asked) = allocations(|| (0..1000).for_each(|wr_id| round(&mut rig, wr_id)));
-        assert_eq!((asked, completed), (0, 1010 * 6));
+        let mut asked = 0;
+        for refused in [false, true] {
+            if refused {
+                let how = faults::Post::RefuseAt(1);
+                faults::fail_post("ibv_post_srq_recv", how, libc::ENOMEM, 510);
+            }
+            (0..10).for_each(|wr_id| round(&mut rig, wr_id, refused));
+            asked += allocations(|| (0..500).for_each(|wr_id| round(&mut rig, wr_id, refused))).1;
+        }
+        assert_eq!((asked, completed), (0, 510 * 8 + 510 * 4));
         drop(b);
     }
 

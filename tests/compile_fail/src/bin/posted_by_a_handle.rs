@@ -1,12 +1,10 @@
-//! E0599: one has the shared receive queue and posts; a handle only makes queue pairs.
+//! E0599: who has the shared receive queue posts; a handle only makes queue pairs.
 
-use rdma_verbs::SharedReceiveQueue;
 use rdma_verbs::wr::Receive;
-use rdma_verbs_misuse::{buffer, domain, see};
+use rdma_verbs_misuse::{buffer, see, shared_queue};
 
 fn main() {
-    let domain = domain();
-    let mut srq = SharedReceiveQueue::builder(&domain, 8).build().expect("a queue");
+    let mut srq = shared_queue();
     let handle = srq.handle();
     see(srq.post(Receive::new(buffer())));
     #[cfg(feature = "misuse")]
