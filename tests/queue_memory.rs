@@ -10,7 +10,7 @@ use std::cell::Cell;
 use interposed::rig::{Rig, everything};
 use interposed::{faults, interposed};
 use rdma_verbs::wr::{FetchAdd, Inline, Read, Receive, Send, Write};
-use rdma_verbs::{CompletionQueue, Exposed, QueuePair, Reset};
+use rdma_verbs::{CompletionQueue, Exposed, QueuePair, Reset, SharedReceiveQueue};
 
 thread_local! {
     /// Of this thread, since the harness's own allocates beside it: how many bytes there are now, and how
@@ -117,6 +117,44 @@ interposed! {
         assert!(each <= 48.0, "{each}");
         assert_eq!(size_of::<rdma_verbs::Buffer>(), 8);
         drop(pool);
+    }
+
+    fn nothing_allocates_on_a_shared_receive_queue() {
+        let mut rig = Rig::new();
+        let mut srq =
+            SharedReceiveQueue::builder(&rig.pd, 16).max_sge(2).build().expect("a shared queue");
+        let b = QueuePair::rc(&rig.pd, &rig.cq, &rig.cq).shared_receive_queue(&srq).build();
+        let b = b.expect("a queue pair").init(&rig.init_options()).expect("to INIT");
+        let (mut a, b) = rig.connect(rig.init(), b);
+        let mut completed = 0;
+        let mut round = |rig: &mut Rig, wr_id: u64, refused: bool| {
+            let take = || rig.pool.take().expect("a buffer");
+            srq.post(Receive::new(take()).wr_id(wr_id)).expect("room");
+            let mut batch = srq.batch_of::<3, 6>();
+            for _ in 0..3 {
+                batch.push(Receive::new([take(), take()])).expect("room");
+            }
+            assert_eq!(batch.post().is_err(), refused);
+            for _ in 0..if refused { 2 } else { 4 } {
+                a.send_queue().post(Send::new(Inline(b"x")).signaled()).expect("room");
+            }
+            let mut drain = rig.cq.poll().expect("polled");
+            while drain.next().is_some() {
+                completed += 1;
+            }
+            assert!(srq.overtaken() == 0 && srq.in_flight() == 0);
+        };
+        let mut asked = 0;
+        for refused in [false, true] {
+            if refused {
+                let how = faults::Post::RefuseAt(1);
+                faults::fail_post("ibv_post_srq_recv", how, libc::ENOMEM, 510);
+            }
+            (0..10).for_each(|wr_id| round(&mut rig, wr_id, refused));
+            asked += allocations(|| (0..500).for_each(|wr_id| round(&mut rig, wr_id, refused))).1;
+        }
+        assert_eq!((asked, completed), (0, 510 * 8 + 510 * 4));
+        drop(b);
     }
 
     fn nothing_allocates_on_the_data_path() {

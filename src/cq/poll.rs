@@ -30,11 +30,11 @@ const OPEN: u64 = 1;
 
 /// What the next completion is made of, in registers.
 #[derive(Clone, Copy)]
-struct Found<'a> {
-    ring: &'a Ring,
-    claim: Claim,
-    wc: &'a ibv_wc,
-    silent: bool,
+pub(super) struct Found<'a> {
+    pub(super) ring: &'a Ring,
+    pub(super) claim: Claim,
+    pub(super) wc: &'a ibv_wc,
+    pub(super) silent: bool,
 }
 
 impl<'a> Drain<'a> {
@@ -144,48 +144,13 @@ impl CompletionQueue {
         Some(Found { ring, claim, wc, silent: false })
     }
 
-    /// The next entry that is not the usual one: of a shared receive queue, or another.
-    ///
-    /// # Safety
-    ///
-    /// As for [`find_usual`](CompletionQueue::find_usual).
-    #[cold]
-    unsafe fn find_further<'a>(&mut self) -> Option<Found<'a>> {
-        if self.next < self.count {
-            // SAFETY: as in `find_usual`.
-            let wc = unsafe { &*self.entries[self.next].as_ptr() };
-            // SAFETY: by this function's own contract.
-            if let Some(found) = unsafe { self.find_shared(wc) } {
-                return Some(found);
-            }
-        }
-        // SAFETY: by this function's own contract.
-        unsafe { self.find_other() }
-    }
-
-    /// What an entry names, if that is a receive in flight of a shared receive queue.
-    ///
-    /// # Safety
-    ///
-    /// As for [`find_usual`](CompletionQueue::find_usual); the entry is the next.
-    #[inline]
-    unsafe fn find_shared<'a>(&mut self, wc: &'a ibv_wc) -> Option<Found<'a>> {
-        let id = WrId::of(wc.wr_id);
-        let ring: *const Ring = &**self.polled.srq(id)?;
-        // SAFETY: in the poller's own list, which does not change before what is found was let go of.
-        let ring = unsafe { &*ring };
-        let claim = ring.claim_shared(id.sequence)?;
-        self.next += 1;
-        Some(Found { ring, claim, wc, silent: false })
-    }
-
     /// The next of every other kind.
     ///
     /// # Safety
     ///
     /// As for [`find_usual`](CompletionQueue::find_usual).
     #[cold]
-    unsafe fn find_other<'a>(&mut self) -> Option<Found<'a>> {
+    pub(super) unsafe fn find_other<'a>(&mut self) -> Option<Found<'a>> {
         while self.next < self.count {
             let wc = self.entries[self.next].as_ptr();
             // SAFETY: as in `find_usual`.
@@ -275,14 +240,7 @@ impl CompletionQueue {
                 // anybody.
                 self.polled.tables().for_each(|table| unsafe { table.ring.finish_all_forgotten() });
             }
-            // Others poll from its table: this one only.
-            shared => {
-                let id = WrId::of(shared);
-                if let Some(table) = self.polled.srq(id) {
-                    // SAFETY: claimed here, and not dropped, or this were closed.
-                    unsafe { table.finish_forgotten_by_poller(id.sequence) };
-                }
-            }
+            shared => self.finish_forgotten_shared(shared),
         }
     }
 }

@@ -4,10 +4,15 @@
 //! since all could complete here. It has left when the last of them was destroyed and the completion queue
 //! was seen empty after that: until then completions of it may be there, and the table is kept.
 
+#![allow(unsafe_code)]
+
 use std::sync::Arc;
 
+use super::CompletionQueue;
 use super::owners::{Gone, Owners, Polled, Shared};
+use super::poll::Found;
 use crate::error::{Error, Result};
+use crate::sys::abi::ibv_wc;
 use crate::wq::{Ring, WrId};
 
 /// A shared receive queue with queue pairs that receive here.
@@ -114,5 +119,51 @@ impl Polled {
         let number = ended.as_ref().and_then(|table| table.owner().shared());
         let copy = number.and_then(|number| self.srqs.get_mut(usize::from(number))?.take());
         drop((ended, copy));
+    }
+}
+
+impl CompletionQueue {
+    /// The next entry that is not the usual one: of a shared receive queue, or another.
+    ///
+    /// # Safety
+    ///
+    /// As for [`find_usual`](CompletionQueue::find_usual).
+    #[cold]
+    pub(super) unsafe fn find_further<'a>(&mut self) -> Option<Found<'a>> {
+        if self.next < self.count {
+            // SAFETY: as in `find_usual`.
+            let wc = unsafe { &*self.entries[self.next].as_ptr() };
+            // SAFETY: by this function's own contract.
+            if let Some(found) = unsafe { self.find_shared(wc) } {
+                return Some(found);
+            }
+        }
+        // SAFETY: by this function's own contract.
+        unsafe { self.find_other() }
+    }
+
+    /// What an entry names, if that is a receive in flight of a shared receive queue.
+    ///
+    /// # Safety
+    ///
+    /// As for [`find_usual`](CompletionQueue::find_usual); the entry is the next.
+    #[inline]
+    pub(super) unsafe fn find_shared<'a>(&mut self, wc: &'a ibv_wc) -> Option<Found<'a>> {
+        let id = WrId::of(wc.wr_id);
+        let ring: *const Ring = &**self.polled.srq(id)?;
+        // SAFETY: in the poller's own list, which does not change before what is found was let go of.
+        let ring = unsafe { &*ring };
+        let claim = ring.claim_shared(id.sequence)?;
+        self.next += 1;
+        Some(Found { ring, claim, wc, silent: false })
+    }
+
+    /// Ends the completion of this `wr_id`, which was forgotten. Others poll from its table: this one only.
+    pub(super) fn finish_forgotten_shared(&self, wr_id: u64) {
+        let id = WrId::of(wr_id);
+        if let Some(table) = self.polled.srq(id) {
+            // SAFETY: claimed here, and not dropped, or it were not open any more.
+            unsafe { table.finish_forgotten_by_poller(id.sequence) };
+        }
     }
 }

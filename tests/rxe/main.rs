@@ -65,6 +65,7 @@ mod resolve_changes;
 mod rig;
 mod seam;
 mod seed;
+mod srq;
 mod storm;
 mod tables;
 mod teardown;

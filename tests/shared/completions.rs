@@ -5,7 +5,7 @@ use rdma_verbs::{Completion, WcStatus};
 use super::{DEPTH, Shared};
 use crate::interposed::faults::Wc;
 use crate::interposed::rig::{Random, completions, forget, poll, word};
-use crate::interposed::{faults, interposed};
+use crate::interposed::{faults, interposed, leaks_on_purpose};
 
 /// What the device was told of a receive of the first shared receive queue of this process.
 fn name(generation: u16, sequence: u32) -> u64 {
@@ -110,6 +110,8 @@ interposed! {
 
     /// What one poller forgot gives back its own place, and not that of another's completion.
     fn forgotten_beside_another_s_completion() {
+        // The memory of what was forgotten, and so its pool.
+        leaks_on_purpose();
         let mut shared = Shared::new();
         let (mut a, b) = shared.pair(false);
         let (mut c, d) = shared.pair(true);

@@ -5,7 +5,7 @@
 
 use rdma_verbs::{
     Buffer, CompletionQueue, ConnectOptions, Context, Exposed, Init, Pool, ProtectionDomain,
-    QueuePair, RemoteSlice, Reset, Rtr, Rts, SharedBuffer,
+    QueuePair, RemoteSlice, Reset, Rtr, Rts, SharedBuffer, SharedReceiveQueue,
 };
 
 /// Some value.
@@ -31,6 +31,7 @@ some! {
     rtr: QueuePair<Rtr>;
     connected: QueuePair<Rts>;
     options: ConnectOptions;
+    shared_queue: SharedReceiveQueue;
 }
 
 /// Looks at it.
