@@ -308,9 +308,9 @@ interposed! {
         assert_eq!((refill.posted, refill.stopped), (8, RefillStop::NoFragments));
         // Bad input: nothing is taken.
         for (per_receive, refusal) in [
-            (0, Refusal::NoEntries { queue: rdma_verbs::Queue::Receive, qpn: recvs.qpn() }),
-            (5, Refusal::TooManyEntries { qpn: recvs.qpn(), asked: 5, limit: 4 }),
-            (u32::MAX, Refusal::TooManyEntries { qpn: recvs.qpn(), asked: u32::MAX, limit: 4 }),
+            (0, Refusal::NoEntries { on: recvs.qpn().into() }),
+            (5, Refusal::TooManyEntries { on: recvs.qpn().into(), asked: 5, limit: 4 }),
+            (u32::MAX, Refusal::TooManyEntries { on: recvs.qpn().into(), asked: u32::MAX, limit: 4 }),
         ] {
             let refill = recvs.refill(&mut pages, per_receive, 4);
             assert_eq!((refill.posted, refill.stopped), (0, RefillStop::Refused(refusal)));
