@@ -278,6 +278,15 @@ pub enum Error {
         by: &'static str,
     },
 
+    /// An address that is wrong whatever the device.
+    #[error("{device}: {what}")]
+    BadAddress {
+        /// The device.
+        device: Box<str>,
+        /// The field, and what is wrong with it.
+        what: Box<str>,
+    },
+
     /// Objects of two devices, or of two protection domains, that were to work together.
     #[error("{what} is of {theirs}, and not of {ours}")]
     OtherDevice {

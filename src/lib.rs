@@ -139,7 +139,7 @@ mod sys;
 mod types;
 mod wq;
 
-pub use ah::AddressVector;
+pub use ah::{AddressHandle, AddressVector};
 pub use cache::{Cache, SnapshotRef};
 pub use connect::{
     ConnectRecord, Connected, Connecting, Connector, Incoming, Listener, Offer, PrivateData, Terms,
@@ -173,6 +173,7 @@ pub use net::{
 pub use pd::ProtectionDomain;
 pub use pkey::{PKeyCache, PKeySnapshot, PortPKeys};
 pub use port::PortAttr;
+pub use qp::transport;
 pub use qp::{
     BatchError, CanReceive, ConnectOptions, Endpoint, Failed, Init, InitOptions, PostError,
     QueuePair, QueuePairBuilder, QueuePairLimits, RecvBatch, RecvQueue, Refused, Reset, Rtr, Rts,
@@ -181,11 +182,11 @@ pub use qp::{
 pub use query::{Choice, Criterion, Explained, Explanation, GidQuery, Reason, Verdict};
 pub use resolve::{Destination, Path, Resolution, Resolver, ResolverStats};
 pub use types::{
-    AtomicCap, CmEventType, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid,
-    IfName, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError,
-    ParseSubnetError, ParseWantedError, PhysState, PortCaps, PortNum, PortState, Psn, QpState, Qpn,
-    RKey, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportType, Wanted, WcOpcode,
-    WcStatus,
+    AtomicCap, CmEventType, DatagramSource, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope,
+    GidType, Grh, Guid, IfName, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey,
+    ParseGidError, ParseSubnetError, ParseWantedError, PhysState, PortCaps, PortNum, PortState,
+    Psn, QKey, QpState, Qpn, RKey, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportType,
+    Wanted, WcOpcode, WcStatus,
 };
 
 /// Work requests: what is posted on a [`SendQueue`] or a [`RecvQueue`].
@@ -194,7 +195,7 @@ pub use types::{
 /// `wr::Send::new(buffer)`.
 pub mod wr {
     pub use crate::mem::Inline;
-    pub use crate::qp::{CompareSwap, FetchAdd, Read, Receive, Send, Write};
+    pub use crate::qp::{CompareSwap, Datagram, FetchAdd, Read, Receive, Send, Write};
 }
 
 /// What the crate's documentation says of threads: held at compile time.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::core::{Core, Parts};
 use super::recv::RecvQueue;
 use super::send::SendQueue;
+use super::transport::{Rc, Transport};
 use super::{QueuePair, Reset};
 use crate::context::Context;
 use crate::cq::{CompletionQueueHandle, no_memory, same_device};
@@ -16,9 +17,6 @@ use crate::sys::QpHandle;
 use crate::sys::abi::ibv_qp_cap;
 use crate::types::Psn;
 use crate::wq::Poster;
-
-/// `IBV_QPT_RC`.
-const RC: u32 = 2;
 
 /// The capacities of a queue pair (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,22 +56,23 @@ impl QueuePairLimits {
     }
 }
 
-/// How a [`QueuePair`] is to be. Made by [`QueuePair::rc`].
+/// How a [`QueuePair`] is to be. Made by [`QueuePair::rc`] and its like.
 #[derive(Clone, Debug)]
-pub struct QueuePairBuilder<'a> {
+pub struct QueuePairBuilder<'a, T = Rc> {
     pd: &'a ProtectionDomain,
     send_cq: &'a CompletionQueueHandle,
     recv_cq: &'a CompletionQueueHandle,
     asked: QueuePairLimits,
     signal_all: bool,
+    transport: PhantomData<fn() -> T>,
 }
 
-impl<'a> QueuePairBuilder<'a> {
-    pub(super) fn rc(
+impl<'a, T: Transport> QueuePairBuilder<'a, T> {
+    pub(super) fn new(
         pd: &'a ProtectionDomain,
         send_cq: &'a CompletionQueueHandle,
         recv_cq: &'a CompletionQueueHandle,
-    ) -> QueuePairBuilder<'a> {
+    ) -> QueuePairBuilder<'a, T> {
         let asked = QueuePairLimits {
             send_depth: 64,
             recv_depth: 64,
@@ -81,7 +80,8 @@ impl<'a> QueuePairBuilder<'a> {
             max_recv_sge: 1,
             max_inline: 0,
         };
-        QueuePairBuilder { pd, send_cq, recv_cq, asked, signal_all: false }
+        let transport = PhantomData;
+        QueuePairBuilder { pd, send_cq, recv_cq, asked, signal_all: false, transport }
     }
 
     /// Work requests in flight on the send queue: 1 to [`max_qp_wr`](crate::DeviceLimits::max_qp_wr); 64
@@ -135,20 +135,22 @@ impl<'a> QueuePairBuilder<'a> {
     /// the protection domain; [`Error::InlineNotGranted`]; [`Error::NoMemory`]; [`Error::Verb`] for what else
     /// the device answers.
     #[doc(alias = "ibv_create_qp")]
-    pub fn build(self) -> Result<QueuePair<Reset>> {
-        let QueuePairBuilder { pd, send_cq, recv_cq, asked, signal_all } = self;
+    pub fn build(self) -> Result<QueuePair<Reset, T>> {
+        let QueuePairBuilder { pd, send_cq, recv_cq, asked, signal_all, .. } = self;
         let context = pd.context();
         same_device(context, send_cq.context(), "the send completion queue")?;
         same_device(context, recv_cq.context(), "the receive completion queue")?;
         self.check_limits()?;
         let (send_cq, recv_cq) = (Arc::clone(send_cq.shared()), Arc::clone(recv_cq.shared()));
-        let send_ring = send_cq.enter(Queue::Send, asked.send_depth, asked.max_send_sge)?;
+        // A datagram's address handle takes a place beside its memory.
+        let pieces = asked.max_send_sge + u32::from(T::DATAGRAM);
+        let send_ring = send_cq.enter(Queue::Send, asked.send_depth, pieces)?;
         let entered = recv_cq.enter(Queue::Receive, asked.recv_depth, asked.max_recv_sge);
         let recv_ring = entered.inspect_err(|_| send_cq.leave_unused(&send_ring))?;
         let create = |max_inline_data| {
             let mut granted = ibv_qp_cap { max_inline_data, ..asked.raw() };
             let (pd, cqs) = (pd.handle().clone(), (&send_cq.handle, &recv_cq.handle));
-            let made = QpHandle::create(pd, cqs.0.clone(), cqs.1.clone(), RC, &mut granted);
+            let made = QpHandle::create(pd, cqs.0.clone(), cqs.1.clone(), T::TYPE, &mut granted);
             made.map(|handle| (handle, granted))
         };
         let make = || match create(asked.max_inline) {

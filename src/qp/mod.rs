@@ -3,6 +3,7 @@
 //! * this file: [`QueuePair`], its states as types, its end.
 //! * `builder`: how one is made. `state`: its transitions. `endpoint`: addresses and settings.
 //! * `send`, `recv`: its two queues. `request`: what is posted. `batch`: several with one doorbell.
+//! * `transport`: the kinds of them, as types.
 //! * `core`: what the handles share, and the destruction, which is the fence: what is posted stays owned by
 //!   the queue pair until the device said that it is destroyed.
 
@@ -14,6 +15,8 @@ mod recv;
 mod request;
 mod send;
 mod state;
+pub mod transport;
+mod ud;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -28,6 +31,7 @@ use crate::pd::ProtectionDomain;
 use crate::types::{GidEntry, Mtu, Psn, QpState, Qpn, RemoteAccess};
 
 use self::core::Core;
+use self::transport::{Rc, Transport, Uc};
 
 pub use batch::{BatchError, RecvBatch, Refused, SendBatch};
 pub use builder::{QueuePairBuilder, QueuePairLimits};
@@ -36,6 +40,7 @@ pub use recv::{Receive, RecvQueue};
 pub use request::{CompareSwap, FetchAdd, Read, Send, SendRequest, Write};
 pub use send::{PostError, SendQueue};
 pub use state::{Failed, InitOptions};
+pub use ud::Datagram;
 
 pub(crate) use state::Told;
 
@@ -55,21 +60,22 @@ pub struct Rtr(());
 #[derive(Debug)]
 pub struct Rts(());
 
-/// A queue pair of the reliable connected transport (`struct ibv_qp`, `IBV_QPT_RC`).
+/// A queue pair (`struct ibv_qp`), of the reliable connected transport unless another is said
+/// ([`transport`]).
 ///
 /// The state is a type: what it cannot do yet cannot be written. The device may be in the error state at any
 /// time all the same; work requests then complete as flushed.
 ///
 /// Dropping it, or both of the queues it was [`split`](QueuePair::split) into, destroys it. What was still
 /// posted then comes back where completions are polled, as flushed.
-pub struct QueuePair<S> {
+pub struct QueuePair<S, T = Rc> {
     core: Arc<Core>,
-    send: SendQueue,
+    send: SendQueue<T>,
     recv: RecvQueue,
     /// The number of the first packet that it sends.
     psn: Psn,
     path: Option<PathNow>,
-    state: PhantomData<fn() -> S>,
+    state: PhantomData<fn() -> (S, T)>,
 }
 
 /// What is known of the port and the path so far.
@@ -94,11 +100,22 @@ impl QueuePair<Reset> {
         send_cq: &'a impl AsRef<CompletionQueueHandle>,
         recv_cq: &'a impl AsRef<CompletionQueueHandle>,
     ) -> QueuePairBuilder<'a> {
-        QueuePairBuilder::rc(pd, send_cq.as_ref(), recv_cq.as_ref())
+        QueuePairBuilder::new(pd, send_cq.as_ref(), recv_cq.as_ref())
     }
 }
 
-impl<S> QueuePair<S> {
+impl QueuePair<Reset, Uc> {
+    /// The same of the unreliable connected transport.
+    pub fn uc<'a>(
+        pd: &'a ProtectionDomain,
+        send_cq: &'a impl AsRef<CompletionQueueHandle>,
+        recv_cq: &'a impl AsRef<CompletionQueueHandle>,
+    ) -> QueuePairBuilder<'a, Uc> {
+        QueuePairBuilder::new(pd, send_cq.as_ref(), recv_cq.as_ref())
+    }
+}
+
+impl<S, T: Transport> QueuePair<S, T> {
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.core.qpn()
@@ -148,7 +165,7 @@ impl<S> QueuePair<S> {
 
     /// What has happened to it since the last call, as far as asynchronous events were taken in
     /// ([`Context::process_events`]): [`EventType::QP_FATAL`] and its like, each once.
-    pub fn take_events(&self) -> impl Iterator<Item = EventType> + use<S> {
+    pub fn take_events(&self) -> impl Iterator<Item = EventType> + use<S, T> {
         let happened = self.core.events.take();
         (0..32).filter(move |bit| happened >> bit & 1 != 0).map(EventType::from_raw)
     }
@@ -249,7 +266,7 @@ impl<S> QueuePair<S> {
     }
 
     /// The same queue pair, in another state.
-    fn become_<T>(self) -> QueuePair<T> {
+    fn become_<N>(self) -> QueuePair<N, T> {
         let QueuePair { core, send, recv, psn, path, state: _ } = self;
         QueuePair { core, send, recv, psn, path, state: PhantomData }
     }
@@ -267,7 +284,7 @@ impl CanReceive for Init {}
 impl CanReceive for Rtr {}
 impl CanReceive for Rts {}
 
-impl<S: CanReceive> QueuePair<S> {
+impl<S: CanReceive, T> QueuePair<S, T> {
     /// Its receive queue.
     #[inline]
     pub fn recv_queue(&mut self) -> &mut RecvQueue {
@@ -275,21 +292,21 @@ impl<S: CanReceive> QueuePair<S> {
     }
 }
 
-impl QueuePair<Rts> {
+impl<T> QueuePair<Rts, T> {
     /// Its send queue.
     #[inline]
-    pub fn send_queue(&mut self) -> &mut SendQueue {
+    pub fn send_queue(&mut self) -> &mut SendQueue<T> {
         &mut self.send
     }
 
     /// Both of its queues at a time.
     #[inline]
-    pub fn queues(&mut self) -> (&mut SendQueue, &mut RecvQueue) {
+    pub fn queues(&mut self) -> (&mut SendQueue<T>, &mut RecvQueue) {
         (&mut self.send, &mut self.recv)
     }
 
     /// Its two queues, each of which can go to a thread of its own. It is destroyed when both are dropped.
-    pub fn split(self) -> (SendQueue, RecvQueue) {
+    pub fn split(self) -> (SendQueue<T>, RecvQueue) {
         (self.send, self.recv)
     }
 
@@ -315,7 +332,7 @@ impl Core {
     }
 }
 
-impl<S> fmt::Debug for QueuePair<S> {
+impl<S, T: Transport> fmt::Debug for QueuePair<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueuePair")
             .field("qpn", &self.qpn())

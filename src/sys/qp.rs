@@ -17,6 +17,7 @@ pub(crate) mod mask {
     pub(crate) const ACCESS_FLAGS: i32 = 1 << 3;
     pub(crate) const PKEY_INDEX: i32 = 1 << 4;
     pub(crate) const PORT: i32 = 1 << 5;
+    pub(crate) const QKEY: i32 = 1 << 6;
     pub(crate) const AV: i32 = 1 << 7;
     pub(crate) const PATH_MTU: i32 = 1 << 8;
     pub(crate) const TIMEOUT: i32 = 1 << 9;

@@ -6,6 +6,9 @@ use super::ring::{Claimed, Entry, Ring};
 use crate::mem::{Held, Pieces};
 use crate::sys::abi::ibv_sge;
 
+/// Of what the device is told otherwise: an address handle.
+const NO_ENTRY: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
+
 /// Fills the ring's slots, and knows which are in flight. One for each ring.
 pub(crate) struct Poster {
     ring: Arc<Ring>,
@@ -149,7 +152,8 @@ impl Poster {
     pub(crate) fn restore<P: Pieces>(&mut self, entries: &[ibv_sge]) -> Option<P> {
         let mut claimed = self.next_refused()?;
         let mut entries = entries.iter();
-        let pieces = P::restore(&mut || Some((claimed.take()?, *entries.next()?)));
+        let mut entry = || entries.next().copied().unwrap_or(NO_ENTRY);
+        let pieces = P::restore(&mut || Some((claimed.take()?, entry())));
         drop(claimed);
         self.end_refused();
         pieces
