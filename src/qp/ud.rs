@@ -1,7 +1,7 @@
 //! Datagrams: queue pairs of the unreliable datagram transport, and what they send.
 
 #![deny(unsafe_code)]
-#![allow(private_interfaces)] // methods of `sealed`, called by nobody else
+#![allow(private_interfaces, private_bounds)] // methods of `sealed`, called by nobody else
 
 use super::request::{SendRequest, What, flag, sealed};
 use super::state::Failed;
