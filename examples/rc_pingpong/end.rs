@@ -33,7 +33,7 @@ const ROOM: u64 = 4 << 20;
 impl End<Init> {
     /// An end that has its receives posted, and no peer yet.
     pub(crate) fn new(options: &Options, local: &Local) -> Result<End<Init>> {
-        let context = local.open(options)?;
+        let context = local.open(options, options.size)?;
         let depth = (ROOM / options.size.max(64)).max(2).min(options.rx_depth.into()) as u32;
         let pd = ProtectionDomain::new(&context)?;
         // One is sent, and one has come and waits for that.

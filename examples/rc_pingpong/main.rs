@@ -6,13 +6,18 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "../common/args.rs"]
+mod args;
 #[path = "../common/mod.rs"]
 mod common;
 mod end;
 pub(crate) mod exchange;
+#[path = "../common/local.rs"]
 pub(crate) mod local;
 mod options;
 mod play;
+#[path = "../common/tcp.rs"]
+mod tcp;
 
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -25,15 +30,19 @@ use serde::Serialize;
 
 use end::End;
 use local::Local;
-pub(crate) use options::{Deadline, Options};
+pub(crate) use options::Options;
 use play::play;
+pub(crate) use tcp::Deadline;
 
+/// The name of this program, and that of C's.
+const PROGRAM: &str = "rc_pingpong";
+const C_PROGRAM: &str = "ibv_rc_pingpong";
 /// The port that C's program takes.
 const PORT: u16 = 18515;
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    common::exit("rc_pingpong", run(&options).and_then(|output| common::print(&output)))
+    common::exit(PROGRAM, run(&options).and_then(|output| common::print(&output)))
 }
 
 /// What came out. With `--json`, all that is printed.

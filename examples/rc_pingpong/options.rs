@@ -1,9 +1,11 @@
-//! What `rc_pingpong` can be asked, and the deadline of all it does.
+//! What `rc_pingpong` can be asked.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser;
 use rdma_verbs::{Mtu, PortNum};
+
+use super::args::{parse_mtu, parse_port, parse_timeout};
 
 /// Sends a message to and fro between two queue pairs of the reliable connected transport, and tells how
 /// long it takes. Speaks with C's ibv_rc_pingpong, whose flags it has.
@@ -73,49 +75,4 @@ impl Options {
             _ => Ok(()),
         }
     }
-}
-
-/// When all must be over.
-#[derive(Clone, Copy)]
-pub(crate) struct Deadline {
-    end: Instant,
-    after: Duration,
-}
-
-impl Deadline {
-    pub(crate) fn new(after: Duration) -> Deadline {
-        Deadline { end: Instant::now() + after, after }
-    }
-
-    /// The time that is left; none of it when it is over.
-    pub(crate) fn left(&self) -> Duration {
-        self.end.saturating_duration_since(Instant::now())
-    }
-
-    /// How long it was at first.
-    pub(crate) fn after(&self) -> Duration {
-        self.after
-    }
-}
-
-fn parse_port(text: &str) -> Result<PortNum, String> {
-    let number = text.parse().map_err(|_| "a port is a number from 1 to 255")?;
-    PortNum::new(number).ok_or_else(|| "ports are counted from 1".into())
-}
-
-fn parse_mtu(text: &str) -> Result<Mtu, String> {
-    match text {
-        "256" => Ok(Mtu::B256),
-        "512" => Ok(Mtu::B512),
-        "1024" => Ok(Mtu::B1024),
-        "2048" => Ok(Mtu::B2048),
-        "4096" => Ok(Mtu::B4096),
-        _ => Err("an MTU is 256, 512, 1024, 2048 or 4096".into()),
-    }
-}
-
-/// At most some years: a clock can tell no more.
-fn parse_timeout(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.001..=1e9).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "seconds, from 0.001 to 1000000000".into())
 }

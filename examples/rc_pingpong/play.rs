@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use rdma_verbs::wr::{Inline, Send};
 use rdma_verbs::{Buffer, Completion, Notify, Result, Rts, SendQueue};
 
+use super::Deadline;
 use super::Options;
 use super::end::{End, expected};
-use super::options::Deadline;
 
 /// The message, from when it came until it is sent.
 struct Ball {

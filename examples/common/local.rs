@@ -7,7 +7,7 @@ use rdma_verbs::{
     PortAttr, Reason, Refusal, Verdict,
 };
 
-use super::{Options, common};
+use super::{Options, PROGRAM, common};
 
 /// The place of this end.
 pub(crate) struct Local {
@@ -79,17 +79,17 @@ impl Local {
     pub(crate) fn warn(&self) {
         if let (Some(row), Some(doubt)) = (&self.row, self.doubt) {
             let line = format!("warning: {} {row}: {doubt}", self.device);
-            common::note("rc_pingpong", line);
+            common::note(PROGRAM, line);
         }
     }
 
     /// Opens the device, whose port must carry messages of this size.
-    pub(crate) fn open(&self, options: &Options) -> Result<Context, Error> {
+    pub(crate) fn open(&self, options: &Options, size: u64) -> Result<Context, Error> {
         let list = DeviceList::new()?;
         let context = list.find(&self.device)?.open()?;
         let limit = context.port(options.ib_port)?.max_message_size.into();
-        if options.size > limit && limit != 0 {
-            return Err(Refusal::MessageTooLong { asked: options.size, limit }.into());
+        if size > limit && limit != 0 {
+            return Err(Refusal::MessageTooLong { asked: size, limit }.into());
         }
         Ok(context)
     }
