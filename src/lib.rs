@@ -125,6 +125,7 @@ mod event;
 mod gid;
 mod kept;
 mod limits;
+mod mcast;
 mod mem;
 mod net;
 mod pd;
@@ -163,6 +164,7 @@ pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
 pub use kept::CacheStats;
 pub use limits::DeviceLimits;
+pub use mcast::MulticastAttachment;
 pub use mem::{
     Buffer, Exposed, ExposedRange, Gather, Memory, PageSize, Piece, PlainMemory, Pool, PoolBuilder,
     RemoteSlice, RevokeError, Scatter, SharedBuffer, WritablePiece,
@@ -210,4 +212,5 @@ const _: fn() = || {
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
     any_thread::<(ProtectionDomain, Pool, Buffer, SharedBuffer, Exposed, ExposedRange)>();
     any_thread::<(CompletionQueue, CompletionChannel, QueuePair<Rts>, SendQueue, RecvQueue)>();
+    any_thread::<(QueuePair<Rts, transport::Ud>, AddressHandle, MulticastAttachment)>();
 };

@@ -29,6 +29,7 @@ const LAYERS: &[&str] = &[
     "wq",
     "cq",
     "qp",
+    "mcast",
     "resolve",
     "cm",
     "connect",

@@ -337,12 +337,12 @@ impl<'a> Completion<'a> {
         self.opcode().is_receive() && self.is_success() && self.wc.wc_flags & flag != 0
     }
 
-    /// Who sent it, of a receive on a queue pair of datagrams that was carried out; of those of other
-    /// transports its numbers mean nothing. `None` of all else.
+    /// Who sent it, of a receive on a queue pair of datagrams that was carried out. `None` of all else.
     #[inline]
     pub fn datagram(&self) -> Option<DatagramSource> {
         const GRH: u32 = 1 << 0;
-        (self.opcode().is_receive() && self.is_success()).then(|| DatagramSource {
+        let came = self.opcode().is_receive() && self.is_success();
+        (came && self.claimed.is_of_datagrams()).then(|| DatagramSource {
             qpn: Qpn::from_raw(self.wc.src_qp),
             has_grh: self.wc.wc_flags & GRH != 0,
             service_level: self.wc.sl,

@@ -188,6 +188,7 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             send_cq,
             recv_cq,
             events,
+            datagrams: T::DATAGRAM,
         }));
         Ok(QueuePair {
             send: SendQueue::new(Arc::clone(&core), send, interval),

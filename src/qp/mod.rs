@@ -30,7 +30,6 @@ use crate::event::{EventType, ObjectId};
 use crate::pd::ProtectionDomain;
 use crate::types::{GidEntry, Mtu, Psn, QpState, Qpn, RemoteAccess};
 
-use self::core::Core;
 use self::transport::{Rc, Transport, Uc};
 
 pub use batch::{BatchError, RecvBatch, Refused, SendBatch};
@@ -42,6 +41,7 @@ pub use send::{PostError, SendQueue};
 pub use state::{Failed, InitOptions};
 pub use ud::Datagram;
 
+pub(crate) use self::core::Core;
 pub(crate) use state::Told;
 
 /// State of a [`QueuePair`] that was just made: nothing can be posted.
@@ -187,17 +187,15 @@ impl<S, T: Transport> QueuePair<S, T> {
 
     /// Closes it, waits until everything that was posted is complete, which somebody else's poll does, or
     /// the time is over, and destroys it. What is left then comes through the poller too. Tells how many
-    /// that is. Who polls himself uses [`finish_polling`](QueuePair::finish_polling).
+    /// that is. The last datagrams that were not to be signaled are not waited for: no completion of theirs need
+    /// come, and they are among what is left. Who polls himself uses [`finish_polling`](QueuePair::finish_polling).
     pub fn finish(mut self, timeout: Duration) -> usize {
         self.end();
         let deadline = Instant::now().checked_add(timeout);
-        loop {
-            let left = self.send.in_flight() + self.recv.in_flight();
-            if left == 0 || is_over(deadline) {
-                return left as usize;
-            }
+        while self.awaited() != 0 && !is_over(deadline) {
             std::thread::sleep(Duration::from_micros(100));
         }
+        (self.send.in_flight() + self.recv.in_flight()) as usize
     }
 
     /// Closes it, polls the completion queues, handing every completion to `each`, until what was posted is
@@ -216,7 +214,7 @@ impl<S, T: Transport> QueuePair<S, T> {
         self.end();
         let deadline = Instant::now().checked_add(timeout);
         let mut outcome = Ok(());
-        while self.send.in_flight() + self.recv.in_flight() != 0 && !is_over(deadline) {
+        while self.awaited() != 0 && !is_over(deadline) {
             let mut came = false;
             for queue in queues.iter_mut() {
                 match queue.poll() {
@@ -265,6 +263,13 @@ impl<S, T: Transport> QueuePair<S, T> {
         self.send.mark_end();
     }
 
+    /// How much of what is posted will complete, now that it is closed: of the last silent sends that is not
+    /// known where nothing could be posted behind them ([`mark_end`](SendQueue::mark_end)).
+    fn awaited(&mut self) -> u32 {
+        let silent = if T::DATAGRAM { self.send.silent } else { 0 };
+        self.send.in_flight().saturating_sub(silent) + self.recv.in_flight()
+    }
+
     /// The same queue pair, in another state.
     fn become_<N>(self) -> QueuePair<N, T> {
         let QueuePair { core, send, recv, psn, path, state: _ } = self;
@@ -311,12 +316,12 @@ impl<T> QueuePair<Rts, T> {
     }
 
     /// The row of this side's GID table that its packets come from, as it was read when it was pinned;
-    /// `None` of a connection by LID.
+    /// `None` of a connection by LID, and of a queue pair of datagrams, where each address handle has its own.
     pub fn source(&self) -> Option<GidEntry> {
         self.path.and_then(|path| path.source)
     }
 
-    /// The path MTU.
+    /// The path MTU; of a queue pair of datagrams the port's, which is the longest message.
     pub fn mtu(&self) -> Option<Mtu> {
         self.path.and_then(|path| path.mtu)
     }

@@ -268,17 +268,19 @@ impl<T: Connected> SendQueue<T> {
     /// The peer's queue pair must allow writes ([`RemoteAccess::WRITE`] of the queue pair, not of memory),
     /// and be known to: by its [`Endpoint`](crate::Endpoint), or by
     /// [`set_peer_access`](SendQueue::set_peer_access). One that does not would end the connection. Where it
-    /// is not, let the last request of a series be [`signaled`](crate::wr::Send::signaled).
+    /// is not, let the last request of a series be [`signaled`](crate::wr::Send::signaled). A queue pair of the
+    /// unreliable transport needs none of that: a peer that does not allow the write drops it, and nobody is told.
     ///
     /// # Errors
     ///
-    /// [`Refusal::FlushNotAllowed`] when the peer is not known to allow it; [`Refusal::Full`] and others, as
+    /// [`Refusal::FlushNotAllowed`] when the peer is not known to allow it, on the reliable transport; [`Refusal::Full`] and others, as
     /// [`post`](SendQueue::post).
     pub fn flush(&mut self) -> Result<bool> {
         if self.silent == 0 {
             return Ok(false);
         }
-        if !self.peer_access.is_some_and(|access| access.contains(RemoteAccess::WRITE)) {
+        let allowed = self.peer_access.is_some_and(|access| access.contains(RemoteAccess::WRITE));
+        if T::RELIABLE && !allowed {
             return Err(Refusal::FlushNotAllowed { qpn: self.qpn() }.into());
         }
         self.check_state(0)?;

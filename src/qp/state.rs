@@ -43,7 +43,7 @@ impl<S, T> From<Failed<S, T>> for Error {
 /// What a queue pair is to be in [`Init`]: its port, its partition, what its peer may do.
 #[derive(Clone, Copy, Debug)]
 pub struct InitOptions {
-    port: PortNum,
+    pub(super) port: PortNum,
     pkey_index: u16,
     access: RemoteAccess,
     qkey: QKey,

@@ -3,17 +3,19 @@
 #![deny(unsafe_code)]
 #![allow(private_interfaces, private_bounds)] // methods of `sealed`, called by nobody else
 
+use std::sync::Arc;
+
 use super::request::{SendRequest, What, flag, sealed};
 use super::state::Failed;
 use super::transport::Ud;
-use super::{Init, QueuePair, QueuePairBuilder, Reset, Rts};
+use super::{Core, Init, QueuePair, QueuePairBuilder, Reset, Rts};
 use crate::ah::AddressHandle;
 use crate::cq::CompletionQueueHandle;
 use crate::error::Result;
 use crate::mem::{Gather, Held, Pieces};
 use crate::pd::ProtectionDomain;
 use crate::sys::abi::ibv_sge;
-use crate::types::{QKey, Qpn};
+use crate::types::{QKey, QpState, Qpn};
 
 impl QueuePair<Reset, Ud> {
     /// A queue pair of datagrams: it has no peer, each message names its own destination
@@ -28,20 +30,44 @@ impl QueuePair<Reset, Ud> {
     }
 }
 
+impl<S> QueuePair<S, Ud> {
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+}
+
 impl QueuePair<Init, Ud> {
     /// From now on it receives and sends (INIT to RTR to RTS, `ibv_modify_qp`).
+    ///
+    /// The port's MTU, which bounds what it sends, is that of now; of a device whose MTU becomes smaller
+    /// later, what is longer is lost.
     ///
     /// # Errors
     ///
     /// [`Error::Transition`](crate::Error::Transition), with the queue pair, which is in the error state if only
-    /// the second transition failed.
+    /// the second transition failed; [`Error::Verb`](crate::Error::Verb) when the port cannot be asked.
     #[doc(alias = "ibv_modify_qp")]
     #[allow(clippy::result_large_err)] // the queue pair comes back
-    pub fn activate(self) -> Result<QueuePair<Rts, Ud>, Failed<Init, Ud>> {
-        match self.core.to_rts_of_datagrams(self.psn.get()) {
+    pub fn activate(mut self) -> Result<QueuePair<Rts, Ud>, Failed<Init, Ud>> {
+        match self.try_activate() {
             Ok(()) => Ok(self.become_()),
             Err(error) => Err(Failed { error, queue_pair: self }),
         }
+    }
+
+    fn try_activate(&mut self) -> Result<()> {
+        let Some(port) = self.path.map(|path| path.init.port) else { return Ok(()) };
+        let mtu = self.context().port(port)?.active_mtu;
+        let Some(bytes) = mtu.bytes() else {
+            let what = format!("active_mtu: port {port} has {mtu}, which is no MTU");
+            return Err(self.core.fault(QpState::INIT, QpState::RTR, None, what));
+        };
+        self.core.to_rts_of_datagrams(self.psn.get())?;
+        self.send.max_message = bytes.into();
+        if let Some(path) = &mut self.path {
+            path.mtu = Some(mtu);
+        }
+        Ok(())
     }
 }
 

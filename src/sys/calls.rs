@@ -87,7 +87,11 @@ calls! {
     fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
     /// 0 or the errno.
     fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
-    /// 0 or the errno; after 0 the device touches none of the memory that was posted on it.
+    /// 0 or the errno. A group that the queue pair is in already is left as it is.
+    fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    /// 0 or the errno; `EINVAL` for a group that it is not in.
+    fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    /// 0 or the errno; `EBUSY` while it is in a multicast group. After 0 the device touches none of the memory that was posted on it.
     fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int;
 }
 

@@ -28,6 +28,13 @@ impl<'a> Grh<'a> {
         buffer.first_chunk().map(|bytes| Grh { bytes })
     }
 
+    /// The header and the message behind it, of a buffer as it was received; `None` when there are less than 40
+    /// bytes.
+    pub fn split(buffer: &'a [u8]) -> Option<(Grh<'a>, &'a [u8])> {
+        let (bytes, message) = buffer.split_first_chunk()?;
+        Some((Grh { bytes }, message))
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> &'a [u8; 40] {
         self.bytes
@@ -45,8 +52,8 @@ impl<'a> Grh<'a> {
         ((sum & 0xffff) + (sum >> 16) == 0xffff).then_some(header)
     }
 
-    /// The rows of this side's GID table that the datagram can have come by have this type: RoCE v2 of an IP
-    /// header with UDP in it, else IB or RoCE v1.
+    /// Whether it came by RoCE v2, and so by a row of that type: it is an IP header. If not, it came by InfiniBand or
+    /// RoCE v1, whose next header is that of RDMA itself.
     pub fn is_roce_v2(&self) -> bool {
         self.ipv4().is_some() || self.bytes[6] != BTH
     }
