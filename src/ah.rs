@@ -91,7 +91,8 @@ impl AddressVector {
         self
     }
 
-    /// How many routers packets may pass (`grh.hop_limit`): 64 unless asked.
+    /// How many routers packets may pass (`grh.hop_limit`): 64 unless asked. Of RoCE v2 the kernel puts the
+    /// route's own in its place.
     pub const fn hop_limit(mut self, hop_limit: u8) -> Self {
         self.hop_limit = hop_limit;
         self

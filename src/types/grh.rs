@@ -10,7 +10,8 @@ use super::{Gid, GidType};
 /// ([`DatagramSource::has_grh`](crate::DatagramSource::has_grh)). A view of the buffer, without a copy.
 ///
 /// On RoCE v2 over IPv4 the IPv4 header stands in the last 20 of them, and the first 20 mean nothing. Which of
-/// both it is, the bytes tell: version and checksum of an IPv4 header are right there, or they are not.
+/// both it is, the bytes tell: where the first 20 are not of an IPv6 header, the last are an IPv4 header; where they
+/// could be, the checksum of an IPv4 header is right, or it is not.
 #[derive(Clone, Copy)]
 pub struct Grh<'a> {
     bytes: &'a [u8; 40],
@@ -43,10 +44,15 @@ impl<'a> Grh<'a> {
     /// The IPv4 header, if it is that.
     fn ipv4(&self) -> Option<&'a [u8; 20]> {
         let header: &[u8; 20] = self.bytes.last_chunk()?;
-        // A header without options: version 4, five words. Its checksum makes its sum all ones.
+        // A header without options: version 4, five words.
         if header[0] != 0x45 {
             return None;
         }
+        // Nobody has written the first half: devices in software leave the checksum out on their own host.
+        if self.bytes[0] >> 4 != 6 {
+            return Some(header);
+        }
+        // Its checksum makes its sum all ones.
         let words = header.chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
         let sum: u32 = words.sum();
         ((sum & 0xffff) + (sum >> 16) == 0xffff).then_some(header)
@@ -130,7 +136,7 @@ mod tests {
 
     /// An IPv4 header behind 20 bytes of anything.
     fn v4() -> [u8; 40] {
-        let mut bytes = [0x61; 40];
+        let mut bytes = [0x01; 40];
         let header = [0x45, 0xb8, 0, 60, 0, 0, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 77];
         bytes[20..].copy_from_slice(&header);
         let sum: u32 =
@@ -150,14 +156,19 @@ mod tests {
         assert!(grh.is_roce_v2() && grh.is_of(GidType::ROCE_V2) && !grh.is_of(GidType::ROCE_V1));
     }
 
-    /// A first half that looks like IPv6 does not make it one; a checksum that is wrong does.
+    /// A first half that looks like IPv6 does not make it one; a checksum that is wrong does, and only then.
     #[test]
     fn the_checksum_decides() {
         let mut bytes = v4();
+        let is_v4 = |bytes: &[u8]| Grh::of(bytes).expect("40 bytes").source().ipv4().is_some();
         bytes[0] = 0x60;
-        assert!(Grh::of(&bytes).expect("40 bytes").source().ipv4().is_some());
+        assert!(is_v4(&bytes));
         bytes[30] ^= 1;
-        assert!(Grh::of(&bytes).expect("40 bytes").source().ipv4().is_none());
+        assert!(!is_v4(&bytes));
+        bytes[0] = 0x00;
+        assert!(is_v4(&bytes));
+        bytes[20] = 0x46;
+        assert!(!is_v4(&bytes));
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod error {
     pub(crate) use rdma_verbs::Errno;
 }
 mod types {
-    pub(crate) use rdma_verbs::{Gid, Guid, IfName, PortNum};
+    pub(crate) use rdma_verbs::{Gid, Guid, IfName, Lid, PortNum};
 }
 
 mod absence;
@@ -60,6 +60,7 @@ mod seed;
 mod storm;
 mod tables;
 mod teardown;
+mod ud;
 
 /// What `gids` prints with these arguments.
 fn gids_output(arguments: &[&str]) -> Result<String, String> {
