@@ -46,6 +46,7 @@ mod context;
 mod devinfo;
 mod directory;
 mod limits;
+mod mcast;
 mod pair;
 mod path;
 mod permission;
@@ -60,6 +61,7 @@ mod seed;
 mod storm;
 mod tables;
 mod teardown;
+mod uc;
 mod ud;
 
 /// What `gids` prints with these arguments.

@@ -70,6 +70,13 @@ impl Ground {
         queue_pair.activate().expect("to RTS")
     }
 
+    /// In INIT, with room for nothing much.
+    pub(crate) fn small_queue_pair(&self) -> QueuePair<Init, Ud> {
+        let made = QueuePair::ud(&self.pd, &self.cq, &self.cq).send_depth(1).recv_depth(1);
+        let made = made.build().expect("a queue pair");
+        made.init(&InitOptions::new(self.row.port()).qkey(QKEY)).expect("to INIT")
+    }
+
     /// To the row itself: rxe sends to itself.
     pub(crate) fn here(&self) -> AddressHandle {
         let address = AddressVector::new(&self.row, self.row.gid());
