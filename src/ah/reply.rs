@@ -3,7 +3,7 @@
 #![deny(unsafe_code)]
 
 use super::{AddressHandle, AddressVector};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gid::GidSnapshot;
 use crate::pd::ProtectionDomain;
 use crate::types::{DatagramSource, Grh, PortNum, Wanted};
@@ -12,6 +12,9 @@ impl AddressVector {
     /// Back to where a datagram came from, by the way it came (`ibv_init_ah_from_wc`): from the row of the
     /// port's table that it went to. That row is found in the snapshot, without a system call, where C walks
     /// the table with two for each row.
+    ///
+    /// The snapshot is one of the device that it came to: of [`Context::gids`](crate::Context::gids), or of a
+    /// directory ([`DirectoryDevice::gids`](crate::DirectoryDevice::gids)).
     ///
     /// `grh` is the front of the buffer that it was received into; not looked at where `source` says that there
     /// is none.
@@ -50,7 +53,8 @@ impl AddressVector {
 
 impl AddressHandle {
     /// An address handle back to where a datagram came from (`ibv_create_ah_from_wc`): of
-    /// [`AddressVector::reply`].
+    /// [`AddressVector::reply`], by what is known of the context's own tables. Only when the row is not there, what has
+    /// changed is taken in, and it is looked for once more.
     ///
     /// # Errors
     ///
@@ -62,7 +66,13 @@ impl AddressHandle {
         source: &DatagramSource,
         grh: &Grh<'_>,
     ) -> Result<AddressHandle> {
-        let address = AddressVector::reply(&pd.context().gids().cached(), port, source, grh)?;
+        let gids = pd.context().gids();
+        let address = match AddressVector::reply(&gids.cached(), port, source, grh) {
+            Err(Error::GidNotFound { .. }) => {
+                AddressVector::reply(&*gids.checked()?, port, source, grh)
+            }
+            answer => answer,
+        }?;
         AddressHandle::new(pd, &address)
     }
 }

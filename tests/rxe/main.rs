@@ -53,6 +53,7 @@ mod permission;
 mod pingpong;
 mod raw;
 mod rc;
+mod reply;
 mod resolve;
 mod resolve_changes;
 mod rig;

@@ -98,6 +98,7 @@ pub(crate) struct Came {
     pub(crate) to: Gid,
     pub(crate) tos: (u8, u32, u8),
     pub(crate) imm: Option<u32>,
+    pub(crate) header: [u8; Grh::LEN],
     pub(crate) message: Vec<u8>,
 }
 
@@ -126,6 +127,7 @@ pub(crate) fn received(cq: &mut CompletionQueue, count: usize, sends: usize) -> 
                 to: grh.destination(),
                 tos: (grh.traffic_class(), grh.flow_label(), grh.hop_limit()),
                 imm,
+                header: *grh.bytes(),
                 message: message.to_vec(),
             });
         }
