@@ -21,6 +21,9 @@ mod pingpong_example;
 #[path = "../../examples/rping/main.rs"]
 #[allow(dead_code)] // its main
 mod rping_example;
+#[path = "../../examples/ud_pingpong/main.rs"]
+#[allow(dead_code)] // its main
+mod ud_pingpong_example;
 #[path = "../../src/sys/mod.rs"]
 #[allow(dead_code, unused_imports, unfulfilled_lint_expectations)]
 mod sys;
@@ -64,6 +67,7 @@ mod tables;
 mod teardown;
 mod uc;
 mod ud;
+mod ud_pingpong;
 
 /// What `gids` prints with these arguments.
 fn gids_output(arguments: &[&str]) -> Result<String, String> {

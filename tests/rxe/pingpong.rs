@@ -39,12 +39,12 @@ fn failure(arguments: &[&str]) -> String {
 }
 
 /// A TCP port of one test's own, below those that the kernel gives away.
-fn port() -> String {
+pub(crate) fn port() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     NEXT.fetch_add(1, Ordering::Relaxed).to_string()
 }
 
-fn wait_until_listening(port: &str) {
+pub(crate) fn wait_until_listening(port: &str) {
     let number: u16 = port.parse().expect("a port");
     let local = format!(":{number:04X}");
     wait_until("the server listens", || {
@@ -60,20 +60,24 @@ fn wait_until_listening(port: &str) {
 }
 
 /// A device with two IPv4 addresses, at indices 1 and 2.
-fn rig() -> Rig {
+pub(crate) fn rig() -> Rig {
     let rig = Rig::new();
     rig.add_addresses(&rig.open(), 2);
     rig
 }
 
 fn c_program(arguments: &[&str]) -> Child {
-    let mut command = Command::new("ibv_rc_pingpong");
+    start("ibv_rc_pingpong", arguments)
+}
+
+pub(crate) fn start(program: &str, arguments: &[&str]) -> Child {
+    let mut command = Command::new(program);
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("ibv_rc_pingpong")
+    command.spawn().expect(program)
 }
 
 /// The C program's output, when it has succeeded.
-fn c_output(mut child: Child, iters: &str) {
+pub(crate) fn c_output(mut child: Child, iters: &str) {
     let deadline = Instant::now() + Duration::from_secs(90);
     while child.try_wait().expect("a child").is_none() {
         if Instant::now() > deadline {
@@ -163,7 +167,7 @@ fn a_c_client_that_was_told_no_index() {
     });
 }
 
-fn record(gid: &str) -> String {
+pub(crate) fn record(gid: &str) -> String {
     format!("0000:000777:123456:{gid}\0")
 }
 
@@ -194,11 +198,11 @@ fn client_of(rig: &Rig, arguments: &[&str], server: impl FnOnce(TcpStream) + Sen
 }
 
 /// Keeps the connection until the other end has let go of it.
-fn stay(mut stream: TcpStream) {
+pub(crate) fn stay(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
-fn say(mut stream: &TcpStream, text: &str) {
+pub(crate) fn say(mut stream: &TcpStream, text: &str) {
     // The other end may have gone.
     let _ = stream.write_all(text.as_bytes());
 }
@@ -261,7 +265,7 @@ fn clients_that_mean_it_ill() {
 }
 
 /// The wire's form of the rig's address.
-fn mapped(rig: &Rig, host: u8) -> String {
+pub(crate) fn mapped(rig: &Rig, host: u8) -> String {
     format!("{:020x}ffffc612{:02x}{host:02x}", 0, rig.number())
 }
 
