@@ -13,7 +13,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::types::{Gid, GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus};
+use crate::types::{
+    Gid, GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus,
+};
 
 pub use errno::Errno;
 pub use exchange::{ExchangeFault, ExchangeProblem, ExchangeStep, RecordError};

@@ -3,8 +3,9 @@
 use rdma_verbs::transport::Ud;
 use rdma_verbs::wr::{Datagram, Inline};
 use rdma_verbs::{
-    AddressHandle, AddressVector, Buffer, CompletionChannel, CompletionQueue, Endpoint, Gid, GidEntry,
-    Grh, Init, InitOptions, PortNum, ProtectionDomain, QKey, Qpn, QueuePair, Refusal, Result, Rts, SendQueue,
+    AddressHandle, AddressVector, Buffer, CompletionChannel, CompletionQueue, Endpoint, Gid,
+    GidEntry, Grh, Init, InitOptions, PortNum, ProtectionDomain, QKey, Qpn, QueuePair, Refusal,
+    Result, Rts, SendQueue,
 };
 
 use super::Options;

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::context::Context;
 use crate::cq::Shared;
@@ -144,7 +144,9 @@ impl Core {
     /// Out of it, if nobody else wants it there.
     pub(crate) fn detach(&self, group: Gid, lid: Lid) -> Result<(), Errno> {
         let mut groups = self.groups();
-        let Some(at) = groups.iter().position(|there| *there == (group, lid)) else { return Ok(()) };
+        let Some(at) = groups.iter().position(|there| *there == (group, lid)) else {
+            return Ok(());
+        };
         groups.swap_remove(at);
         if groups.contains(&(group, lid)) { Ok(()) } else { self.handle.detach(group, lid) }
     }

@@ -21,12 +21,12 @@ mod pingpong_example;
 #[path = "../../examples/rping/main.rs"]
 #[allow(dead_code)] // its main
 mod rping_example;
-#[path = "../../examples/ud_pingpong/main.rs"]
-#[allow(dead_code)] // its main
-mod ud_pingpong_example;
 #[path = "../../src/sys/mod.rs"]
 #[allow(dead_code, unused_imports, unfulfilled_lint_expectations)]
 mod sys;
+#[path = "../../examples/ud_pingpong/main.rs"]
+#[allow(dead_code)] // its main
+mod ud_pingpong_example;
 
 /// What the seam imports from the crate.
 mod error {

@@ -28,7 +28,8 @@ fn two_receivers() {
     let twice = MulticastAttachment::new(&b, group).expect("attached");
     let of_c = MulticastAttachment::new(&c, group).expect("attached");
     assert_eq!(of_b.group(), group);
-    let to = AddressHandle::new(&ground.pd, &AddressVector::new(&ground.row, group)).expect("a handle");
+    let to =
+        AddressHandle::new(&ground.pd, &AddressVector::new(&ground.row, group)).expect("a handle");
     for number in 0..8_u32 {
         let text = Datagram::new(Inline(b"to all"), &to, Qpn::MULTICAST, QKEY).imm(number);
         a.send_queue().post(text.signaled()).expect("room");

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde_json::Value;
 
-use super::pingpong::{c_output, mapped, port, record, rig, say, start, stay, wait_until_listening};
+use super::pingpong::{
+    c_output, mapped, port, record, rig, say, start, stay, wait_until_listening,
+};
 use super::rig::{Rig, ip, wait_until};
 use super::ud_pingpong_example::{Options, run};
 
