@@ -16,7 +16,8 @@ use crate::types::{Gid, GidScope, Lid};
 /// It does not keep the queue pair: that leaves its groups before it is destroyed, whichever is dropped first.
 ///
 /// The device hears the group then; the network must bring it here besides. On RoCE the host joins the group's IP
-/// address on the interface: by [`cm::Id::join`](crate::cm::Id::join), or by a socket
+/// address on the interface: by
+/// [`EventChannel::join`](crate::cm::EventChannel::join), or by a socket
 /// ([`UdpSocket::join_multicast_v4`](std::net::UdpSocket::join_multicast_v4) and its like), both as long as they
 /// live. On InfiniBand the subnet manager is asked, by the connection manager too. Who only sends need do neither.
 pub struct MulticastAttachment {

@@ -276,6 +276,7 @@ fn structs_of_the_connection_manager_are_laid_out_as_the_headers_say() {
         srq,
         qp_num,
     });
+    same!(rdma_ud_param { private_data, private_data_len, ah_attr, qp_num, qkey });
     same!(grows rdma_cm_event { id, listen_id, event, status, param });
 }
 

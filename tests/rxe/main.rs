@@ -15,6 +15,9 @@ mod devinfo_example;
 #[path = "../../examples/gids/main.rs"]
 #[allow(dead_code)] // its main
 mod gids_example;
+#[path = "../../examples/multicast.rs"]
+#[allow(dead_code)] // its main
+mod multicast_example;
 #[path = "../../examples/rc_pingpong/main.rs"]
 #[allow(dead_code)] // its main
 mod pingpong_example;
