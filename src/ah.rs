@@ -1,12 +1,17 @@
 //! Addresses: where packets go, and by which row of which port's GID table.
 
-#![deny(unsafe_code)]
+mod handle;
+mod reply;
 
 use crate::context::Context;
 use crate::error::Result;
 use crate::port::PortAttr;
 use crate::sys::abi::{ibv_ah_attr, ibv_gid, ibv_global_route};
 use crate::types::{Gid, GidEntry, GidIndex, Lid, LinkLayer, PortNum};
+
+pub use handle::AddressHandle;
+
+pub(crate) use handle::Inner;
 
 /// Where packets go (`struct ibv_ah_attr`): the destination, the row of this side's GID table that they
 /// come from, and how they travel.
@@ -86,7 +91,8 @@ impl AddressVector {
         self
     }
 
-    /// How many routers packets may pass (`grh.hop_limit`): 64 unless asked.
+    /// How many routers packets may pass (`grh.hop_limit`): 64 unless asked. Of RoCE v2 the kernel puts the
+    /// route's own in its place.
     pub const fn hop_limit(mut self, hop_limit: u8) -> Self {
         self.hop_limit = hop_limit;
         self
@@ -135,12 +141,14 @@ impl AddressVector {
     }
 
     /// What is wrong with it on this port, if anything is, before a device is asked.
-    pub(crate) fn problem(&self, attr: &PortAttr) -> Option<String> {
+    /// Without the port, it is one of RoCE.
+    pub(crate) fn problem(&self, attr: Option<&PortAttr>) -> Option<String> {
+        let link_layer = attr.map_or(LinkLayer::ETHERNET, |attr| attr.link_layer);
         let Some(source) = &self.source else {
-            return attr.needs_gid().then(|| {
+            return attr.is_none_or(PortAttr::needs_gid).then(|| {
                 format!(
                     "ah_attr.is_global: port {} is {}, where an address needs a GID on either side",
-                    self.port, attr.link_layer
+                    self.port, link_layer
                 )
             });
         };
@@ -151,8 +159,7 @@ impl AddressVector {
             return Some("ah_attr.grh.sgid_index: the row's GID is zero".into());
         }
         let is_v4 = |gid: Gid| gid.ipv4().is_some();
-        if attr.link_layer == LinkLayer::ETHERNET && is_v4(source.gid()) != is_v4(self.destination)
-        {
+        if link_layer == LinkLayer::ETHERNET && is_v4(source.gid()) != is_v4(self.destination) {
             return Some(format!(
                 "ah_attr.grh: {} and {} are addresses of different families",
                 source.gid(),

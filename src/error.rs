@@ -13,7 +13,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::types::{GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus};
+use crate::types::{
+    Gid, GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus,
+};
 
 pub use errno::Errno;
 pub use exchange::{ExchangeFault, ExchangeProblem, ExchangeStep, RecordError};
@@ -291,6 +293,33 @@ pub enum Error {
         what: &'static str,
         /// Who uses it.
         by: &'static str,
+    },
+
+    /// An address that is wrong whatever the device.
+    #[error("{device}: {what}")]
+    BadAddress {
+        /// The device.
+        device: Box<str>,
+        /// The field, and what is wrong with it.
+        what: Box<str>,
+    },
+
+    /// A multicast group that the device has no room for: the groups it can have, the queue pairs in each, and in
+    /// all of them together; 0 of one that does no multicast.
+    #[error(
+        "{device}: no room for {group}: it can have {groups} multicast groups, {in_each} queue pairs in each, {in_all} in all"
+    )]
+    MulticastFull {
+        /// The device's name.
+        device: Box<str>,
+        /// The group.
+        group: Gid,
+        /// How many groups it can have (`max_mcast_grp`).
+        groups: u32,
+        /// How many queue pairs can be in each (`max_mcast_qp_attach`).
+        in_each: u32,
+        /// How many can be in all (`max_total_mcast_qp_attach`).
+        in_all: u32,
     },
 
     /// Objects of two devices, or of two protection domains, that were to work together.

@@ -128,6 +128,7 @@ mod event;
 mod gid;
 mod kept;
 mod limits;
+mod mcast;
 mod mem;
 mod net;
 mod pd;
@@ -143,7 +144,7 @@ mod sys;
 mod types;
 mod wq;
 
-pub use ah::AddressVector;
+pub use ah::{AddressHandle, AddressVector};
 pub use cache::{Cache, SnapshotRef};
 pub use connect::{
     ConnectRecord, Connected, Connecting, Connector, Incoming, Listener, Offer, PrivateData, Terms,
@@ -168,6 +169,7 @@ pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
 pub use kept::CacheStats;
 pub use limits::DeviceLimits;
+pub use mcast::MulticastAttachment;
 pub use mem::{
     Buffer, Exposed, ExposedRange, Fragment, FromMemoryError, Gather, IntoMemoryError, Memory,
     PagePool, PagePoolBuilder, PagePoolStats, PageSize, Piece, PlainMemory, Pool, PoolBuilder,
@@ -179,6 +181,7 @@ pub use net::{
 pub use pd::ProtectionDomain;
 pub use pkey::{PKeyCache, PKeySnapshot, PortPKeys};
 pub use port::PortAttr;
+pub use qp::transport;
 pub use qp::{
     BatchError, CanReceive, ConnectOptions, Endpoint, Failed, Init, InitOptions, PostError,
     QueuePair, QueuePairBuilder, QueuePairLimits, RecvBatch, RecvQueue, Refill, RefillStop,
@@ -191,11 +194,11 @@ pub use srq::{
     SharedReceiveQueueLimits,
 };
 pub use types::{
-    AtomicCap, CmEventType, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid,
-    IfName, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError,
-    ParseSubnetError, ParseWantedError, PhysState, PortCaps, PortNum, PortState, Psn, QpState, Qpn,
-    RKey, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportType, Wanted, WcOpcode,
-    WcStatus,
+    AtomicCap, CmEventType, DatagramSource, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope,
+    GidType, Grh, Guid, IfName, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey,
+    ParseGidError, ParseSubnetError, ParseWantedError, PhysState, PortCaps, PortNum, PortState,
+    Psn, QKey, QpState, Qpn, RKey, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportType,
+    Wanted, WcOpcode, WcStatus,
 };
 
 /// Work requests: what is posted on a [`SendQueue`], a [`RecvQueue`] or a [`SharedReceiveQueue`].
@@ -204,7 +207,7 @@ pub use types::{
 /// `wr::Send::new(buffer)`.
 pub mod wr {
     pub use crate::mem::Inline;
-    pub use crate::qp::{CompareSwap, FetchAdd, Read, Receive, Send, Write};
+    pub use crate::qp::{CompareSwap, Datagram, FetchAdd, Read, Receive, Send, Write};
 }
 
 /// What the crate's documentation says of threads: held at compile time.
@@ -221,4 +224,5 @@ const _: fn() = || {
     any_thread::<(PagePool, Fragment, Region)>();
     any_thread::<(CompletionQueue, CompletionChannel, QueuePair<Rts>, SendQueue, RecvQueue)>();
     any_thread::<(SharedReceiveQueue, SharedReceiveQueueHandle, Left)>();
+    any_thread::<(QueuePair<Rts, transport::Ud>, AddressHandle, MulticastAttachment)>();
 };

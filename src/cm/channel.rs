@@ -25,7 +25,7 @@ use super::slot::Slot;
 use crate::context::Context;
 use crate::error::{CmReason, Errno, Error, Result};
 use crate::event::Readiness;
-use crate::sys::cm::{Bound, LIBRARY, NoChannel};
+use crate::sys::cm::{Bound, LIBRARY, NoChannel, PortSpace};
 use crate::sys::{CmChannel, CmEvent, CmId};
 
 /// An event channel (`struct rdma_event_channel`): ids are made on it, and what happens to them is told by
@@ -110,10 +110,15 @@ impl EventChannel {
     /// [`Error::Cm`] with the errno.
     #[doc(alias = "rdma_create_id")]
     pub fn id(&self) -> Result<Id<Idle>> {
-        let handle = CmId::create(&self.inner.handle)
+        Ok(Id::new(self.core(PortSpace::Tcp)?))
+    }
+
+    /// A new id of this port space.
+    pub(super) fn core(&self, space: PortSpace) -> Result<IdCore> {
+        let handle = CmId::create(&self.inner.handle, space)
             .map_err(|errno| fault::call("rdma_create_id", None, None, errno))?;
         let nothing = Bound { device: None, local: None, peer: None };
-        Ok(Id::new(self.inner.own(handle, nothing)))
+        Ok(self.inner.own(handle, nothing))
     }
 
     /// Resolves a peer's address and the route to it: what comes before a queue pair is made. Waits for

@@ -12,6 +12,7 @@ use super::fault;
 use super::slot::{Arrived, Slot};
 use crate::context::Context;
 use crate::error::{CmReason, Errno, Error, Object, Result};
+use crate::qp::transport::Transport;
 use crate::qp::{self, Init, InitOptions, QueuePair, Reset};
 use crate::sys::CmId;
 use crate::sys::cm::Bound;
@@ -51,6 +52,16 @@ impl IdCore {
         self.peer = bound.peer.or(self.peer);
     }
 
+    /// Gives it an address of this side. Only of an id that nothing was begun with.
+    pub(super) fn bind(&mut self, at: SocketAddr) -> Result<(), Errno> {
+        self.handle.bind(at)?;
+        // SAFETY: this handle is the id's only one, and resolving was not begun.
+        let bound = unsafe { self.handle.bound() };
+        self.note(bound);
+        self.peer = None;
+        Ok(())
+    }
+
     pub(super) fn call(&self, call: &'static str, errno: Errno) -> Error {
         fault::call(call, self.local, self.peer, errno)
     }
@@ -85,7 +96,10 @@ impl IdCore {
         }
     }
 
-    fn init_options(&self, queue_pair: &QueuePair<Reset>) -> Result<InitOptions> {
+    pub(super) fn init_options<T: Transport>(
+        &self,
+        queue_pair: &QueuePair<Reset, T>,
+    ) -> Result<InitOptions> {
         let device = self.bound_device()?;
         device.check(queue_pair.context(), "the queue pair")?;
         let init = self.handle.init_qp_attr(QpState::INIT.raw());

@@ -146,14 +146,8 @@ impl Id<Idle> {
     /// another errno; with the id.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(mut self, at: SocketAddr) -> Result<Id<Bound>, Failed<Self>> {
-        match self.core.handle.bind(at) {
-            Ok(()) => {
-                // SAFETY: this handle is the id's only one, and resolving was not begun.
-                let bound = unsafe { self.core.handle.bound() };
-                self.core.note(bound);
-                self.core.peer = None;
-                Ok(Id::new(self.core))
-            }
+        match self.core.bind(at) {
+            Ok(()) => Ok(Id::new(self.core)),
             Err(errno) => {
                 let error = fault::call("rdma_bind_addr", Some(at), None, errno);
                 Err(Failed { error, back: self })

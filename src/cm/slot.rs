@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::channel::lock;
 use super::data::PrivateData;
-use crate::sys::cm::{Bound, Offer};
+use crate::sys::cm::{Bound, Group, Offer};
 use crate::sys::{CmEvent as RawEvent, CmId};
 use crate::types::CmEventType;
 
@@ -33,6 +33,7 @@ pub(super) struct Arrived {
     pub(super) event: CmEvent,
     pub(super) offer: Option<Offer>,
     pub(super) bound: Option<Bound>,
+    pub(super) group: Option<Group>,
     pub(super) child: Option<CmId>,
 }
 
@@ -70,6 +71,7 @@ impl Slot {
             },
             offer: raw.connection,
             bound: raw.bound,
+            group: raw.group,
             child: raw.child,
         };
         let requests = self.requests.load(Ordering::Relaxed);
@@ -119,8 +121,8 @@ mod tests {
     use super::*;
 
     fn event(kind: CmEventType) -> RawEvent {
-        let (status, connection, child, bound) = (0, None, None, None);
-        RawEvent { key: 1, kind: kind.raw(), status, connection, child, bound }
+        let (status, connection, child, bound, group) = (0, None, None, None, None);
+        RawEvent { key: 1, kind: kind.raw(), status, connection, child, bound, group }
     }
 
     #[test]

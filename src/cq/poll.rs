@@ -12,7 +12,7 @@ use super::CompletionQueue;
 use crate::error::{Error, Queue};
 use crate::mem::{Buffer, Held, Memory};
 use crate::sys::abi::ibv_wc;
-use crate::types::{Qpn, RKey, WcOpcode, WcStatus};
+use crate::types::{DatagramSource, Lid, Qpn, RKey, WcOpcode, WcStatus};
 use crate::wq::{Claim, Claimed, Ring, WrId};
 
 /// The completions of one poll: ask for one after the other by [`next`](Drain::next). Those that are not
@@ -365,6 +365,23 @@ impl<'a> Completion<'a> {
     #[inline]
     fn came_with(&self, flag: u32) -> bool {
         self.opcode().is_receive() && self.is_success() && self.wc.wc_flags & flag != 0
+    }
+
+    /// Who sent it, of a receive on a queue pair of datagrams that was carried out. `None` of all else, but that
+    /// of a shared receive queue which queue pairs of datagrams and others receive from, the numbers mean
+    /// nothing for those others.
+    #[inline]
+    pub fn datagram(&self) -> Option<DatagramSource> {
+        const GRH: u32 = 1 << 0;
+        let came = self.opcode().is_receive() && self.is_success();
+        (came && self.claimed.is_of_datagrams()).then(|| DatagramSource {
+            qpn: Qpn::from_raw(self.wc.src_qp),
+            has_grh: self.wc.wc_flags & GRH != 0,
+            service_level: self.wc.sl,
+            lid: Lid(self.wc.slid),
+            path_bits: self.wc.dlid_path_bits,
+            pkey_index: self.wc.pkey_index,
+        })
     }
 
     /// The vendor's own number for the failure; 0 of a success.

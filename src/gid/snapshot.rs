@@ -213,15 +213,21 @@ impl GidSnapshot {
             }
         };
         if matches.is_empty() {
-            const SHOWN: usize = 16;
-            return Err(Error::GidNotFound {
-                device: (*self.device).into(),
-                wanted: *wanted,
-                rows: self.rows().iter().take(SHOWN).copied().collect(),
-                more: self.rows().len().saturating_sub(SHOWN) as u32,
-            });
+            return Err(self.not_found(wanted));
         }
         Ok(matches)
+    }
+
+    /// The error for what is not there, with the rows that are.
+    #[cold]
+    pub(crate) fn not_found(&self, wanted: &Wanted) -> Error {
+        const SHOWN: usize = 16;
+        Error::GidNotFound {
+            device: (*self.device).into(),
+            wanted: *wanted,
+            rows: self.rows().iter().take(SHOWN).copied().collect(),
+            more: self.rows().len().saturating_sub(SHOWN) as u32,
+        }
     }
 }
 

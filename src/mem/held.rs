@@ -11,6 +11,7 @@ use super::buffer::{Buffer, SharedBuffer, Slot};
 use super::exposed::{ExposedRange, Part};
 use super::pages::{Fragment, Place};
 use super::registered::Registered;
+use crate::ah::AddressHandle;
 
 /// An owner of memory, in one word: a pointer whose low three bits say what it points to. Dropping it
 /// drops what it owns.
@@ -26,11 +27,13 @@ const BUFFER: usize = 1;
 const SHARED: usize = 2;
 const EXPOSED: usize = 3;
 const FRAGMENT: usize = 4;
+const ADDRESS: usize = 5;
 const NOTHING: usize = 7;
 
 // What is pointed to leaves the low three bits free.
 const _: () = assert!(align_of::<Slot>() > TAG && align_of::<Part>() > TAG);
 const _: () = assert!(align_of::<Place<Registered>>() > TAG);
+const _: () = assert!(align_of::<crate::ah::Inner>() > TAG);
 
 /// What a work request held, given back.
 #[derive(Debug)]
@@ -75,6 +78,24 @@ impl Held {
         Held::tagged(fragment.into_place(), FRAGMENT)
     }
 
+    /// Where a datagram goes, which must stay as long as that is in flight.
+    #[inline]
+    pub(crate) fn address(to: AddressHandle) -> Held {
+        let inner = Arc::into_raw(to.into_inner());
+        // SAFETY: what Arc::into_raw gives is not NULL.
+        Held::tagged(unsafe { NonNull::new_unchecked(inner.cast_mut()) }, ADDRESS)
+    }
+
+    /// An address handle, if it is that; else itself.
+    pub(crate) fn into_address(self) -> Result<AddressHandle, Held> {
+        if self.tag() != ADDRESS {
+            return Err(self);
+        }
+        // SAFETY: as in `into_memory`.
+        let inner = unsafe { Arc::from_raw(ManuallyDrop::new(self).untagged().as_ptr()) };
+        Ok(AddressHandle::of(inner))
+    }
+
     /// Owns nothing: of a work request without memory of its own, which is in flight all the same.
     #[inline]
     pub(crate) fn nothing() -> Held {
@@ -112,7 +133,7 @@ impl Held {
         unsafe { NonNull::new_unchecked(pointer) }
     }
 
-    /// What it owns. `None` for nothing.
+    /// What it owns. `None` for nothing, and for an address handle, which is dropped.
     #[inline]
     pub(crate) fn into_memory(self) -> Option<Memory> {
         let this = ManuallyDrop::new(self);
@@ -128,6 +149,10 @@ impl Held {
                     Some(Memory::Exposed(ExposedRange::from_part(part)))
                 }
                 FRAGMENT => Some(Memory::Fragment(Fragment::from_place(this.untagged()))),
+                ADDRESS => {
+                    drop(AddressHandle::of(Arc::from_raw(this.untagged().as_ptr())));
+                    None
+                }
                 _ => None,
             }
         }

@@ -66,6 +66,12 @@ pub(crate) mod sealed {
 
         fn for_each(&self, receive: bool, each: &mut impl FnMut(ibv_sge, usize));
 
+        /// The protection domain of the address handle that goes with it, if one does.
+        #[inline]
+        fn address_domain(&self) -> Option<usize> {
+            None
+        }
+
         fn hold(self, each: &mut impl FnMut(Held));
 
         /// The opposite of `hold`: `next` gives what was held and what was told of it.

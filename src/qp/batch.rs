@@ -11,6 +11,7 @@ use super::receives::Receives;
 use super::recv::{Receive, RecvQueue};
 use super::request::{SendRequest, flag};
 use super::send::{EntryList, PostError, SendQueue, write_wr};
+use super::transport::{Rc, Transport};
 use crate::error::{Error, Refusal};
 use crate::mem::{Buffer, Memory, Pieces, Scatter};
 use crate::sys::abi::{ibv_recv_wr, ibv_send_wr, ibv_sge};
@@ -67,30 +68,30 @@ impl<const N: usize> EntryList for List<ibv_sge, N> {
 ///
 /// Dropping it without posting drops the requests.
 #[must_use = "its requests do nothing until it is posted"]
-pub struct SendBatch<'a, const N: usize, const E: usize> {
-    queue: &'a mut SendQueue,
+pub struct SendBatch<'a, const N: usize, const E: usize, T = Rc> {
+    queue: &'a mut SendQueue<T>,
     /// How many were not to be signaled before; that of the queue is of what was posted.
     silent: u32,
     requests: List<ibv_send_wr, N>,
     entries: List<ibv_sge, E>,
 }
 
-impl SendQueue {
+impl<T: Transport> SendQueue<T> {
     /// A batch of at most `N` work requests of one scatter/gather entry.
     #[inline]
-    pub fn batch<const N: usize>(&mut self) -> SendBatch<'_, N, N> {
+    pub fn batch<const N: usize>(&mut self) -> SendBatch<'_, N, N, T> {
         self.batch_of()
     }
 
     /// A batch of at most `N` work requests, of at most `E` scatter/gather entries in all.
     #[inline]
-    pub fn batch_of<const N: usize, const E: usize>(&mut self) -> SendBatch<'_, N, E> {
+    pub fn batch_of<const N: usize, const E: usize>(&mut self) -> SendBatch<'_, N, E, T> {
         let silent = self.silent;
         SendBatch { queue: self, silent, requests: List::new(), entries: List::new() }
     }
 }
 
-impl<'a, const N: usize, const E: usize> SendBatch<'a, N, E> {
+impl<'a, const N: usize, const E: usize, T: Transport> SendBatch<'a, N, E, T> {
     /// Adds a work request. Inline bytes must live until the batch is posted.
     ///
     /// # Errors
@@ -98,7 +99,7 @@ impl<'a, const N: usize, const E: usize> SendBatch<'a, N, E> {
     /// [`PostError`], with the request: [`Refusal::BatchFull`] when the batch has no room, and as
     /// [`SendQueue::post`]. The batch is as it was.
     #[inline]
-    pub fn push<R: SendRequest + fmt::Debug + 'a>(
+    pub fn push<R: SendRequest<T> + fmt::Debug + 'a>(
         &mut self,
         request: R,
     ) -> Result<(), PostError<R>> {
@@ -121,7 +122,7 @@ impl<'a, const N: usize, const E: usize> SendBatch<'a, N, E> {
         let entries = (null_mut(), R::Memory::COUNT as i32);
         // SAFETY: only this batch reads it, and the provider, as far as its opcode says.
         unsafe {
-            write_wr(&mut self.requests.items[count], wr_id, &what, flags, entries, null_mut())
+            write_wr::<R>(&mut self.requests.items[count], wr_id, &what, flags, entries, null_mut())
         };
         self.requests.count += 1;
         Ok(())
@@ -175,14 +176,14 @@ impl<'a, const N: usize, const E: usize> SendBatch<'a, N, E> {
                     this.queue.silent = if flags & flag::SIGNALED != 0 { 0 } else { silent };
                 }
                 // SAFETY: `this` is not used, nor dropped, any more: the reference is moved out of it.
-                let queue: &'a mut SendQueue = unsafe { std::ptr::read(&this.queue) };
+                let queue: &'a mut SendQueue<T> = unsafe { std::ptr::read(&this.queue) };
                 Err(BatchError::new(refusal, &mut queue.poster, count, taken))
             }
         }
     }
 }
 
-impl<const N: usize, const E: usize> Drop for SendBatch<'_, N, E> {
+impl<const N: usize, const E: usize, T> Drop for SendBatch<'_, N, E, T> {
     #[inline]
     fn drop(&mut self) {
         self.queue.poster.withdraw(self.requests.count as u32);

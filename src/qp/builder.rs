@@ -7,6 +7,7 @@ use super::core::{Core, Parts};
 use super::recv::RecvQueue;
 use super::send::SendQueue;
 use super::shared::SharedReceiveQueueHandle;
+use super::transport::{Rc, Transport};
 use super::{QueuePair, Reset};
 use crate::context::Context;
 use crate::cq::{CompletionQueueHandle, no_memory, same_device};
@@ -17,9 +18,6 @@ use crate::sys::QpHandle;
 use crate::sys::abi::ibv_qp_cap;
 use crate::types::Psn;
 use crate::wq::{Poster, Ring};
-
-/// `IBV_QPT_RC`.
-const RC: u32 = 2;
 
 /// The capacities of a queue pair (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,23 +57,24 @@ impl QueuePairLimits {
     }
 }
 
-/// How a [`QueuePair`] is to be. Made by [`QueuePair::rc`].
+/// How a [`QueuePair`] is to be. Made by [`QueuePair::rc`] and its like.
 #[derive(Clone, Debug)]
-pub struct QueuePairBuilder<'a> {
+pub struct QueuePairBuilder<'a, T = Rc> {
     pd: &'a ProtectionDomain,
     send_cq: &'a CompletionQueueHandle,
     recv_cq: &'a CompletionQueueHandle,
     shared: Option<&'a SharedReceiveQueueHandle>,
     asked: QueuePairLimits,
     signal_all: bool,
+    transport: PhantomData<fn() -> T>,
 }
 
-impl<'a> QueuePairBuilder<'a> {
-    pub(super) fn rc(
+impl<'a, T: Transport> QueuePairBuilder<'a, T> {
+    pub(super) fn new(
         pd: &'a ProtectionDomain,
         send_cq: &'a CompletionQueueHandle,
         recv_cq: &'a CompletionQueueHandle,
-    ) -> QueuePairBuilder<'a> {
+    ) -> QueuePairBuilder<'a, T> {
         let asked = QueuePairLimits {
             send_depth: 64,
             recv_depth: 64,
@@ -83,7 +82,8 @@ impl<'a> QueuePairBuilder<'a> {
             max_recv_sge: 1,
             max_inline: 0,
         };
-        QueuePairBuilder { pd, send_cq, recv_cq, shared: None, asked, signal_all: false }
+        let (shared, signal_all, transport) = (None, false, PhantomData);
+        QueuePairBuilder { pd, send_cq, recv_cq, shared, asked, signal_all, transport }
     }
 
     /// Work requests in flight on the send queue: 1 to [`max_qp_wr`](crate::DeviceLimits::max_qp_wr); 64
@@ -149,8 +149,8 @@ impl<'a> QueuePairBuilder<'a> {
     /// [`Error::SharedReceiveQueueGone`]; [`Error::InlineNotGranted`]; [`Error::NoMemory`]; [`Error::Verb`] for
     /// what else the device answers.
     #[doc(alias = "ibv_create_qp")]
-    pub fn build(self) -> Result<QueuePair<Reset>> {
-        let QueuePairBuilder { pd, send_cq, recv_cq, shared, mut asked, signal_all } = self;
+    pub fn build(self) -> Result<QueuePair<Reset, T>> {
+        let QueuePairBuilder { pd, send_cq, recv_cq, shared, mut asked, signal_all, .. } = self;
         let context = pd.context();
         same_device(context, send_cq.context(), "the send completion queue")?;
         same_device(context, recv_cq.context(), "the receive completion queue")?;
@@ -170,7 +170,9 @@ impl<'a> QueuePairBuilder<'a> {
             }
         }
         let (send_cq, recv_cq) = (Arc::clone(send_cq.shared()), Arc::clone(recv_cq.shared()));
-        let send_ring = send_cq.enter(Queue::Send, asked.send_depth, asked.max_send_sge)?;
+        // A datagram's address handle takes a place beside its memory.
+        let pieces = asked.max_send_sge + u32::from(T::DATAGRAM);
+        let send_ring = send_cq.enter(Queue::Send, asked.send_depth, pieces)?;
         let entered = match &shared {
             // Its own has room for nothing, and no place.
             Some(shared) => {
@@ -185,7 +187,7 @@ impl<'a> QueuePairBuilder<'a> {
             let (pd, cqs) = (pd.handle().clone(), (&send_cq.handle, &recv_cq.handle));
             let srq = shared.as_ref().map(|shared| shared.srq());
             let (send_cq, recv_cq) = (cqs.0.clone(), cqs.1.clone());
-            let made = QpHandle::create(pd, send_cq, recv_cq, srq, RC, &mut granted);
+            let made = QpHandle::create(pd, send_cq, recv_cq, srq, T::TYPE, &mut granted);
             made.map(|handle| (handle, granted))
         };
         let make = || match create(asked.max_inline) {
@@ -227,6 +229,7 @@ impl<'a> QueuePairBuilder<'a> {
             recv_cq,
             events,
             shared,
+            datagrams: T::DATAGRAM,
         }));
         Ok(QueuePair {
             send: SendQueue::new(Arc::clone(&core), send, interval),

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::shared::SharedCore;
 use crate::context::Context;
@@ -15,7 +15,7 @@ use crate::pd::ProtectionDomain;
 use crate::sys::QpHandle;
 use crate::sys::abi::{ibv_qp_attr, ibv_qp_cap};
 use crate::sys::qp::{mask, zeroed_attr};
-use crate::types::{QpState, Qpn};
+use crate::types::{Gid, Lid, QpState, Qpn};
 use crate::wq::Ring;
 
 /// The queue pair itself; destroyed when the last of its handles is gone.
@@ -36,6 +36,8 @@ pub(crate) struct Core {
     pub(super) events: Arc<ObjectEvents>,
     /// Where it receives from, if not from its own queue, which then has room for nothing. Destroyed after it.
     pub(super) shared: Option<Arc<SharedCore>>,
+    /// The multicast groups that it is in, each as often as somebody wants it to be.
+    groups: Mutex<Vec<(Gid, Lid)>>,
     /// 0 while work may be posted; [`CLOSED`], or an errno and [`POISONED`].
     trouble: AtomicU64,
 }
@@ -55,13 +57,18 @@ pub(super) struct Parts {
     pub(super) recv_cq: Arc<Shared>,
     pub(super) events: Arc<ObjectEvents>,
     pub(super) shared: Option<Arc<SharedCore>>,
+    /// Whether it is one of datagrams.
+    pub(super) datagrams: bool,
 }
 
 impl Core {
     pub(super) fn new(parts: Parts) -> Core {
         let qpn = Qpn::from_raw(parts.handle.number());
-        parts.send_ring.set_qpn(qpn);
-        parts.recv_ring.set_qpn(qpn);
+        parts.send_ring.set_qpn(qpn, parts.datagrams);
+        parts.recv_ring.set_qpn(qpn, parts.datagrams);
+        if let (Some(shared), true) = (&parts.shared, parts.datagrams) {
+            shared.table.note_datagrams();
+        }
         Core {
             handle: ManuallyDrop::new(parts.handle),
             qpn,
@@ -75,6 +82,7 @@ impl Core {
             recv_cq: parts.recv_cq,
             events: parts.events,
             shared: parts.shared,
+            groups: Mutex::new(Vec::new()),
             trouble: AtomicU64::new(0),
         }
     }
@@ -89,7 +97,7 @@ impl Core {
         self.qpn
     }
 
-    pub(super) fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Context {
         self.pd.context()
     }
 
@@ -131,6 +139,30 @@ impl Core {
         })
     }
 
+    /// Into a multicast group; nothing but a note when it is in it.
+    pub(crate) fn attach(&self, group: Gid, lid: Lid) -> Result<(), Errno> {
+        let mut groups = self.groups();
+        if !groups.contains(&(group, lid)) {
+            self.handle.attach(group, lid)?;
+        }
+        groups.push((group, lid));
+        Ok(())
+    }
+
+    /// Out of it, if nobody else wants it there.
+    pub(crate) fn detach(&self, group: Gid, lid: Lid) -> Result<(), Errno> {
+        let mut groups = self.groups();
+        let Some(at) = groups.iter().position(|there| *there == (group, lid)) else {
+            return Ok(());
+        };
+        groups.swap_remove(at);
+        if groups.contains(&(group, lid)) { Ok(()) } else { self.handle.detach(group, lid) }
+    }
+
+    fn groups(&self) -> MutexGuard<'_, Vec<(Gid, Lid)>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The state as the device tells it; unknown when it does not.
     pub(super) fn state_now(&self) -> QpState {
         let attr = self.handle.query(mask::STATE);
@@ -154,6 +186,11 @@ impl Drop for Core {
     fn drop(&mut self) {
         let context = self.context().clone();
         context.events().unregister(self.handle.key() as u64, &self.events);
+        // The kernel destroys none that is in a group.
+        while let Some((group, lid)) = self.groups().pop() {
+            // Of one that it was in twice, the second fails.
+            let _ = self.handle.detach(group, lid);
+        }
         // SAFETY: taken once, here; nobody uses it after.
         let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
         match handle.destroy() {

@@ -4,7 +4,7 @@
 //! * `builder`: how one is made. `state`: its transitions. `endpoint`: addresses and settings.
 //! * `send`, `recv`: its two queues. `request`: what is posted. `batch`: several with one doorbell.
 //! * `receives`: what posting to a receive queue and to a shared one has in common; `shared`: what queue pairs
-//!   have of a shared one.
+//!   have of a shared one. `transport`: the kinds of queue pairs, as types; `ud`: datagrams.
 //! * `core`: what the handles share, and the destruction, which is the fence: what is posted stays owned by
 //!   the queue pair until the device said that it is destroyed.
 
@@ -19,6 +19,8 @@ mod request;
 mod send;
 mod shared;
 mod state;
+pub mod transport;
+mod ud;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -33,7 +35,7 @@ use crate::event::{EventType, ObjectId};
 use crate::pd::ProtectionDomain;
 use crate::types::{GidEntry, Mtu, Psn, QpState, Qpn, RemoteAccess};
 
-use self::core::Core;
+use self::transport::{Rc, Transport, Uc};
 
 pub use batch::{BatchError, RecvBatch, Refused, SendBatch};
 pub use builder::{QueuePairBuilder, QueuePairLimits};
@@ -44,7 +46,9 @@ pub use request::{CompareSwap, FetchAdd, Read, Send, SendRequest, Write};
 pub use send::{PostError, SendQueue};
 pub use shared::SharedReceiveQueueHandle;
 pub use state::{Failed, InitOptions};
+pub use ud::Datagram;
 
+pub(crate) use self::core::Core;
 pub(crate) use receives::Receives;
 pub(crate) use refill::refill;
 pub(crate) use shared::SharedCore;
@@ -66,21 +70,22 @@ pub struct Rtr(());
 #[derive(Debug)]
 pub struct Rts(());
 
-/// A queue pair of the reliable connected transport (`struct ibv_qp`, `IBV_QPT_RC`).
+/// A queue pair (`struct ibv_qp`), of the reliable connected transport unless another is said
+/// ([`transport`]).
 ///
 /// The state is a type: what it cannot do yet cannot be written. The device may be in the error state at any
 /// time all the same; work requests then complete as flushed.
 ///
 /// Dropping it, or both of the queues it was [`split`](QueuePair::split) into, destroys it. What was still
 /// posted then comes back where completions are polled, as flushed.
-pub struct QueuePair<S> {
+pub struct QueuePair<S, T = Rc> {
     core: Arc<Core>,
-    send: SendQueue,
+    send: SendQueue<T>,
     recv: RecvQueue,
     /// The number of the first packet that it sends.
     psn: Psn,
     path: Option<PathNow>,
-    state: PhantomData<fn() -> S>,
+    state: PhantomData<fn() -> (S, T)>,
 }
 
 /// What is known of the port and the path so far.
@@ -105,11 +110,22 @@ impl QueuePair<Reset> {
         send_cq: &'a impl AsRef<CompletionQueueHandle>,
         recv_cq: &'a impl AsRef<CompletionQueueHandle>,
     ) -> QueuePairBuilder<'a> {
-        QueuePairBuilder::rc(pd, send_cq.as_ref(), recv_cq.as_ref())
+        QueuePairBuilder::new(pd, send_cq.as_ref(), recv_cq.as_ref())
     }
 }
 
-impl<S> QueuePair<S> {
+impl QueuePair<Reset, Uc> {
+    /// The same of the unreliable connected transport.
+    pub fn uc<'a>(
+        pd: &'a ProtectionDomain,
+        send_cq: &'a impl AsRef<CompletionQueueHandle>,
+        recv_cq: &'a impl AsRef<CompletionQueueHandle>,
+    ) -> QueuePairBuilder<'a, Uc> {
+        QueuePairBuilder::new(pd, send_cq.as_ref(), recv_cq.as_ref())
+    }
+}
+
+impl<S, T: Transport> QueuePair<S, T> {
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.core.qpn()
@@ -165,7 +181,7 @@ impl<S> QueuePair<S> {
 
     /// What has happened to it since the last call, as far as asynchronous events were taken in
     /// ([`Context::process_events`]): [`EventType::QP_FATAL`] and its like, each once.
-    pub fn take_events(&self) -> impl Iterator<Item = EventType> + use<S> {
+    pub fn take_events(&self) -> impl Iterator<Item = EventType> + use<S, T> {
         let happened = self.core.events.take();
         (0..32).filter(move |bit| happened >> bit & 1 != 0).map(EventType::from_raw)
     }
@@ -187,17 +203,15 @@ impl<S> QueuePair<S> {
 
     /// Closes it, waits until everything that was posted is complete, which somebody else's poll does, or
     /// the time is over, and destroys it. What is left then comes through the poller too. Tells how many
-    /// that is. Who polls himself uses [`finish_polling`](QueuePair::finish_polling).
+    /// that is. The last datagrams that were not to be signaled are not waited for: no completion of theirs need
+    /// come, and they are among what is left. Who polls himself uses [`finish_polling`](QueuePair::finish_polling).
     pub fn finish(mut self, timeout: Duration) -> usize {
         self.end();
         let deadline = Instant::now().checked_add(timeout);
-        loop {
-            let left = self.send.in_flight() + self.recv.in_flight();
-            if left == 0 || is_over(deadline) {
-                return left as usize;
-            }
+        while self.awaited() != 0 && !is_over(deadline) {
             std::thread::sleep(Duration::from_micros(100));
         }
+        (self.send.in_flight() + self.recv.in_flight()) as usize
     }
 
     /// Closes it, polls the completion queues, handing every completion to `each`, until what was posted is
@@ -216,7 +230,7 @@ impl<S> QueuePair<S> {
         self.end();
         let deadline = Instant::now().checked_add(timeout);
         let mut outcome = Ok(());
-        while self.send.in_flight() + self.recv.in_flight() != 0 && !is_over(deadline) {
+        while self.awaited() != 0 && !is_over(deadline) {
             let mut came = false;
             for queue in queues.iter_mut() {
                 match queue.poll() {
@@ -265,8 +279,15 @@ impl<S> QueuePair<S> {
         self.send.mark_end();
     }
 
+    /// How much of what is posted will complete, now that it is closed: of the last silent sends that is not
+    /// known where nothing could be posted behind them ([`mark_end`](SendQueue::mark_end)).
+    fn awaited(&mut self) -> u32 {
+        let silent = if T::DATAGRAM { self.send.silent } else { 0 };
+        self.send.in_flight().saturating_sub(silent) + self.recv.in_flight()
+    }
+
     /// The same queue pair, in another state.
-    fn become_<T>(self) -> QueuePair<T> {
+    fn become_<N>(self) -> QueuePair<N, T> {
         let QueuePair { core, send, recv, psn, path, state: _ } = self;
         QueuePair { core, send, recv, psn, path, state: PhantomData }
     }
@@ -284,7 +305,7 @@ impl CanReceive for Init {}
 impl CanReceive for Rtr {}
 impl CanReceive for Rts {}
 
-impl<S: CanReceive> QueuePair<S> {
+impl<S: CanReceive, T> QueuePair<S, T> {
     /// Its receive queue.
     #[inline]
     pub fn recv_queue(&mut self) -> &mut RecvQueue {
@@ -292,31 +313,31 @@ impl<S: CanReceive> QueuePair<S> {
     }
 }
 
-impl QueuePair<Rts> {
+impl<T> QueuePair<Rts, T> {
     /// Its send queue.
     #[inline]
-    pub fn send_queue(&mut self) -> &mut SendQueue {
+    pub fn send_queue(&mut self) -> &mut SendQueue<T> {
         &mut self.send
     }
 
     /// Both of its queues at a time.
     #[inline]
-    pub fn queues(&mut self) -> (&mut SendQueue, &mut RecvQueue) {
+    pub fn queues(&mut self) -> (&mut SendQueue<T>, &mut RecvQueue) {
         (&mut self.send, &mut self.recv)
     }
 
     /// Its two queues, each of which can go to a thread of its own. It is destroyed when both are dropped.
-    pub fn split(self) -> (SendQueue, RecvQueue) {
+    pub fn split(self) -> (SendQueue<T>, RecvQueue) {
         (self.send, self.recv)
     }
 
     /// The row of this side's GID table that its packets come from, as it was read when it was pinned;
-    /// `None` of a connection by LID.
+    /// `None` of a connection by LID, and of a queue pair of datagrams, where each address handle has its own.
     pub fn source(&self) -> Option<GidEntry> {
         self.path.and_then(|path| path.source)
     }
 
-    /// The path MTU.
+    /// The path MTU; of a queue pair of datagrams the port's, which is the longest message.
     pub fn mtu(&self) -> Option<Mtu> {
         self.path.and_then(|path| path.mtu)
     }
@@ -332,7 +353,7 @@ impl Core {
     }
 }
 
-impl<S> fmt::Debug for QueuePair<S> {
+impl<S, T: Transport> fmt::Debug for QueuePair<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueuePair")
             .field("qpn", &self.qpn())

@@ -1,12 +1,13 @@
 //! Work requests of a send queue.
 
+use super::transport::{Rc, Uc};
 use crate::mem::{Gather, Pieces, RemoteSlice, Scatter};
-use crate::sys::abi::{atomic, rdma, wr};
+use crate::sys::abi::{atomic, rdma, ud, wr};
 use crate::types::{RKey, WcOpcode};
 
-/// A work request of a [`SendQueue`](super::SendQueue): [`Send`], [`Write`], [`Read`], [`CompareSwap`],
-/// [`FetchAdd`].
-pub trait SendRequest: sealed::Request {}
+/// A work request of a [`SendQueue`](super::SendQueue) of this transport: [`Send`], [`Write`]; of [`Rc`] also
+/// [`Read`], [`CompareSwap`], [`FetchAdd`]; of [`Ud`](super::transport::Ud) [`Datagram`](super::Datagram).
+pub trait SendRequest<T = Rc>: sealed::Request {}
 
 #[allow(unreachable_pub)] // named by public traits, and by nobody else
 #[allow(private_interfaces)]
@@ -15,6 +16,8 @@ pub(crate) mod sealed {
 
     pub trait Request: Sized {
         type Memory: Pieces;
+        /// Whether it names its destination.
+        const DATAGRAM: bool = false;
 
         fn split(self) -> (What, Self::Memory);
         fn join(what: What, memory: Self::Memory) -> Self;
@@ -93,13 +96,33 @@ impl What {
             wr { rdma: rdma { remote_addr, rkey } }
         }
     }
+
+    /// A datagram, with what the device knows the address handle by.
+    pub(super) const fn datagram(flags: u32, handle: u64, qpn: u32, qkey: u32) -> What {
+        let mut what = What::new(opcode::SEND, WcOpcode::SEND, flags, NOWHERE);
+        (what.compare_add, what.swap) = (handle, (qkey as u64) << 32 | qpn as u64);
+        what
+    }
+
+    /// With immediate data, in host order.
+    pub(super) fn with_imm(&mut self, imm: u32) {
+        (self.opcode, self.imm) = (opcode::SEND_WITH_IMM, imm.to_be());
+    }
+
+    /// The part of C's union that a datagram is about.
+    #[inline]
+    pub(crate) fn destination_part(&self) -> wr {
+        let ah = std::ptr::with_exposed_provenance_mut(self.compare_add as usize);
+        let (remote_qpn, remote_qkey) = (self.swap as u32, (self.swap >> 32) as u32);
+        wr { ud: ud { ah, remote_qpn, remote_qkey } }
+    }
 }
 
 const NOWHERE: RemoteSlice = RemoteSlice::new(0, 0, RKey::new(0));
 
 /// Declares one: its memory of this kind, and what all of them can be told.
 macro_rules! request {
-    ($(#[$doc:meta])* $name:ident<$kind:ident>) => {
+    ($(#[$doc:meta])* $name:ident<$kind:ident> on $($transport:ident),*) => {
         $(#[$doc])*
         #[derive(Debug)]
         #[must_use = "it does nothing until it is posted"]
@@ -108,7 +131,7 @@ macro_rules! request {
             what: What,
         }
 
-        impl<M: $kind> SendRequest for $name<M> {}
+        $(impl<M: $kind> SendRequest<$transport> for $name<M> {})*
 
         #[allow(private_interfaces)]
         impl<M: $kind> sealed::Request for $name<M> {
@@ -168,7 +191,7 @@ macro_rules! request {
 
 request! {
     /// A message (`IBV_WR_SEND`), which takes a receive of the peer.
-    Send<Gather>
+    Send<Gather> on Rc, Uc
 }
 
 impl<M: Gather> Send<M> {
@@ -183,7 +206,7 @@ impl<M: Gather> Send<M> {
     /// invalidate.
     #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
-        (self.what.opcode, self.what.imm) = (opcode::SEND_WITH_IMM, imm.to_be());
+        self.what.with_imm(imm);
         self
     }
 
@@ -205,7 +228,7 @@ impl<M: Gather> Send<M> {
 request! {
     /// A write to memory of the peer, which hears nothing of it (`IBV_WR_RDMA_WRITE`), but of immediate
     /// data.
-    Write<Gather>
+    Write<Gather> on Rc, Uc
 }
 
 impl<M: Gather> Write<M> {
@@ -235,7 +258,7 @@ impl<M: Gather> Write<M> {
 
 request! {
     /// A read of memory of the peer, which hears nothing of it (`IBV_WR_RDMA_READ`).
-    Read<Scatter>
+    Read<Scatter> on Rc
 }
 
 impl<M: Scatter> Read<M> {
@@ -248,7 +271,7 @@ impl<M: Scatter> Read<M> {
 
 request! {
     /// An atomic compare-and-swap of 64 bits of the peer (`IBV_WR_ATOMIC_CMP_AND_SWP`).
-    CompareSwap<Scatter>
+    CompareSwap<Scatter> on Rc
 }
 
 impl<M: Scatter> CompareSwap<M> {
@@ -265,7 +288,7 @@ impl<M: Scatter> CompareSwap<M> {
 
 request! {
     /// An atomic fetch-and-add of 64 bits of the peer (`IBV_WR_ATOMIC_FETCH_AND_ADD`).
-    FetchAdd<Scatter>
+    FetchAdd<Scatter> on Rc
 }
 
 impl<M: Scatter> FetchAdd<M> {

@@ -3,12 +3,14 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
 use super::core::Core;
-use super::request::{SendRequest, What, flag};
+use super::request::{SendRequest, What, Write, flag, sealed};
+use super::transport::{Connected, Rc, Transport};
 use crate::error::{Error, Queue, Refusal, Result};
 use crate::mem::{ANY_DOMAIN, MAX_PIECES, Pieces};
 use crate::sys::abi::{ibv_send_wr, ibv_sge};
@@ -28,7 +30,7 @@ use crate::wq::{Entry, Poster, Posting};
 /// next that was asked for: carried out, unless one before that failed or that one itself was flushed. After
 /// the last of a series, where nothing more is to come, ask for it, or call [`flush`](SendQueue::flush). A
 /// queue pair made with [`signal_all`](super::QueuePairBuilder::signal_all) asks for all.
-pub struct SendQueue {
+pub struct SendQueue<T = Rc> {
     pub(super) core: Arc<Core>,
     pub(super) poster: Poster,
     /// How many were posted since the last that was signaled.
@@ -39,6 +41,7 @@ pub struct SendQueue {
     pub(super) peer_access: Option<RemoteAccess>,
     /// The longest message that the port carries.
     pub(super) max_message: u64,
+    transport: PhantomData<fn() -> T>,
 }
 
 /// The longest message of the transport: 2 GiB.
@@ -62,9 +65,10 @@ impl<R: fmt::Debug> From<PostError<R>> for Error {
     }
 }
 
-impl SendQueue {
-    pub(super) fn new(core: Arc<Core>, poster: Poster, interval: u32) -> SendQueue {
-        SendQueue { core, poster, silent: 0, interval, peer_access: None, max_message: LONGEST }
+impl<T: Transport> SendQueue<T> {
+    pub(super) fn new(core: Arc<Core>, poster: Poster, interval: u32) -> SendQueue<T> {
+        let (peer_access, max_message, transport) = (None, LONGEST, PhantomData);
+        SendQueue { core, poster, silent: 0, interval, peer_access, max_message, transport }
     }
 
     /// Posts a work request (`ibv_post_send`).
@@ -75,7 +79,7 @@ impl SendQueue {
     /// on, unless the refusal says otherwise.
     #[doc(alias = "ibv_post_send")]
     #[inline]
-    pub fn post<R: SendRequest + fmt::Debug>(&mut self, request: R) -> Result<(), PostError<R>> {
+    pub fn post<R: SendRequest<T> + fmt::Debug>(&mut self, request: R) -> Result<(), PostError<R>> {
         let mut entries = Entries::new();
         if let Err(refusal) = self.check(&request, 0, &mut entries) {
             return Err(PostError { refusal, request: Some(request) });
@@ -86,7 +90,7 @@ impl SendQueue {
         let mut wr = MaybeUninit::uninit();
         let list = entries.list();
         // SAFETY: the work request is only read by the provider, as far as its opcode says.
-        let chain = unsafe { write_wr(&mut wr, wr_id, &what, flags, list, null_mut()) };
+        let chain = unsafe { write_wr::<R>(&mut wr, wr_id, &what, flags, list, null_mut()) };
         self.poster.reserve(1);
         let mut bad = null_mut();
         // SAFETY: the chain is one work request, whose entries live until the call returns. Its memory is
@@ -114,40 +118,11 @@ impl SendQueue {
         }
     }
 
-    /// Makes sure that all that was posted completes: if the last were silent, posts a write of no bytes
-    /// after them, which completes when they have. Tells whether it had to. Its own completion is not shown.
-    ///
-    /// The peer's queue pair must allow writes ([`RemoteAccess::WRITE`] of the queue pair, not of memory),
-    /// and be known to: by its [`Endpoint`](crate::Endpoint), or by
-    /// [`set_peer_access`](SendQueue::set_peer_access). One that does not would end the connection. Where it
-    /// is not, let the last request of a series be [`signaled`](crate::wr::Send::signaled).
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::FlushNotAllowed`] when the peer is not known to allow it; [`Refusal::Full`] and others, as
-    /// [`post`](SendQueue::post).
-    pub fn flush(&mut self) -> Result<bool> {
-        if self.silent == 0 {
-            return Ok(false);
-        }
-        if !self.peer_access.is_some_and(|access| access.contains(RemoteAccess::WRITE)) {
-            return Err(Refusal::FlushNotAllowed { qpn: self.qpn() }.into());
-        }
-        self.check_state(0)?;
-        self.post_marker()?;
-        Ok(true)
-    }
-
-    /// What the peer's queue pair lets this one do, where its [`Endpoint`](crate::Endpoint) does not tell;
-    /// for [`flush`](SendQueue::flush).
-    pub fn set_peer_access(&mut self, access: RemoteAccess) {
-        self.peer_access = Some(access);
-    }
-
     /// In the error state: posts something after the last silent sends, so that they complete, if there is
     /// room; it is flushed, and goes nowhere.
     pub(super) fn mark_end(&mut self) {
-        if self.silent != 0 && self.poster.has_room(0) {
+        // A datagram would need a destination.
+        if !T::DATAGRAM && self.silent != 0 && self.poster.has_room(0) {
             // If it cannot be posted, they complete when the queue pair is destroyed.
             let _ = self.post_marker();
         }
@@ -159,8 +134,9 @@ impl SendQueue {
         let wr_id = self.poster.put(0, what.entry(true), ());
         let mut wr = MaybeUninit::uninit();
         // SAFETY: as in `post`.
-        let chain =
-            unsafe { write_wr(&mut wr, wr_id, &what, what.flags, (null_mut(), 0), null_mut()) };
+        let chain = unsafe {
+            write_wr::<Write<()>>(&mut wr, wr_id, &what, what.flags, (null_mut(), 0), null_mut())
+        };
         self.poster.reserve(1);
         let mut bad = null_mut();
         // SAFETY: as in `post`, without memory.
@@ -211,7 +187,7 @@ impl SendQueue {
 
     /// What can be found wrong before the device sees it. Fills the entries.
     #[inline]
-    pub(super) fn check<R: SendRequest>(
+    pub(super) fn check<R: SendRequest<T>>(
         &mut self,
         request: &R,
         after: u32,
@@ -226,7 +202,8 @@ impl SendQueue {
             let (asked, limit) = (pieces, core.caps.max_send_sge);
             return Err(Refusal::TooManyEntries { on: core.qpn().into(), asked, limit });
         }
-        let (mut total, mut other) = (0_u64, false);
+        let address = memory.address_domain();
+        let (mut total, mut other) = (0_u64, address.is_some_and(|domain| domain != core.domain));
         memory.for_each(false, &mut |entry, domain| {
             total += u64::from(entry.length);
             other |= domain != ANY_DOMAIN && domain != core.domain;
@@ -284,6 +261,40 @@ impl SendQueue {
     }
 }
 
+impl<T: Connected> SendQueue<T> {
+    /// Makes sure that all that was posted completes: if the last were silent, posts a write of no bytes
+    /// after them, which completes when they have. Tells whether it had to. Its own completion is not shown.
+    ///
+    /// The peer's queue pair must allow writes ([`RemoteAccess::WRITE`] of the queue pair, not of memory),
+    /// and be known to: by its [`Endpoint`](crate::Endpoint), or by
+    /// [`set_peer_access`](SendQueue::set_peer_access). One that does not would end the connection. Where it
+    /// is not, let the last request of a series be [`signaled`](crate::wr::Send::signaled). A queue pair of the
+    /// unreliable transport needs none of that: a peer that does not allow the write drops it, and nobody is told.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::FlushNotAllowed`] when the peer is not known to allow it, on the reliable transport; [`Refusal::Full`] and others, as
+    /// [`post`](SendQueue::post).
+    pub fn flush(&mut self) -> Result<bool> {
+        if self.silent == 0 {
+            return Ok(false);
+        }
+        let allowed = self.peer_access.is_some_and(|access| access.contains(RemoteAccess::WRITE));
+        if T::RELIABLE && !allowed {
+            return Err(Refusal::FlushNotAllowed { qpn: self.qpn() }.into());
+        }
+        self.check_state(0)?;
+        self.post_marker()?;
+        Ok(true)
+    }
+
+    /// What the peer's queue pair lets this one do, where its [`Endpoint`](crate::Endpoint) does not tell;
+    /// for [`flush`](SendQueue::flush).
+    pub fn set_peer_access(&mut self, access: RemoteAccess) {
+        self.peer_access = Some(access);
+    }
+}
+
 impl What {
     #[inline]
     pub(super) fn entry(&self, internal: bool) -> Entry {
@@ -297,7 +308,7 @@ impl What {
 ///
 /// Who reads it reads no more than that.
 #[inline]
-pub(super) unsafe fn write_wr(
+pub(super) unsafe fn write_wr<R: sealed::Request>(
     wr: &mut MaybeUninit<ibv_send_wr>,
     wr_id: u64,
     what: &What,
@@ -315,7 +326,9 @@ pub(super) unsafe fn write_wr(
         (&raw mut (*at).opcode).write(what.opcode);
         (&raw mut (*at).send_flags).write(flags);
         (&raw mut (*at).imm_data).write(what.imm);
-        if what.is_remote() {
+        if R::DATAGRAM {
+            (&raw mut (*at).wr).write(what.destination_part());
+        } else if what.is_remote() {
             (&raw mut (*at).wr).write(what.remote_part());
         }
     }
@@ -362,7 +375,7 @@ impl EntryList for Entries {
     }
 }
 
-impl fmt::Debug for SendQueue {
+impl<T: Transport> fmt::Debug for SendQueue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendQueue")
             .field("qpn", &self.qpn())

@@ -7,12 +7,13 @@ mod told;
 
 use std::fmt;
 
+use super::transport::{Connected, Rc, Transport};
 use super::{ConnectOptions, Core, Endpoint, Init, PathNow, QueuePair, Reset, Rtr, Rts};
 use crate::error::{Errno, Error, Result};
 use crate::port::PortAttr;
 use crate::sys::abi::{ibv_ah_attr, ibv_qp_attr};
 use crate::sys::qp::{mask, zeroed_attr};
-use crate::types::{Mtu, PortNum, QpState, RemoteAccess, rnr_code, time_code};
+use crate::types::{Mtu, PortNum, QKey, QpState, RemoteAccess, rnr_code, time_code};
 
 pub(crate) use told::Told;
 
@@ -20,21 +21,21 @@ pub(crate) use told::Told;
 #[derive(thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]
-pub struct Failed<S> {
+pub struct Failed<S, T = Rc> {
     /// Why.
     pub error: Error,
     /// The queue pair.
-    pub queue_pair: QueuePair<S>,
+    pub queue_pair: QueuePair<S, T>,
 }
 
-impl<S> fmt::Debug for Failed<S> {
+impl<S, T> fmt::Debug for Failed<S, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Failed").field("error", &self.error).finish_non_exhaustive()
     }
 }
 
-impl<S> From<Failed<S>> for Error {
-    fn from(failed: Failed<S>) -> Error {
+impl<S, T> From<Failed<S, T>> for Error {
+    fn from(failed: Failed<S, T>) -> Error {
         failed.error
     }
 }
@@ -42,15 +43,16 @@ impl<S> From<Failed<S>> for Error {
 /// What a queue pair is to be in [`Init`]: its port, its partition, what its peer may do.
 #[derive(Clone, Copy, Debug)]
 pub struct InitOptions {
-    port: PortNum,
+    pub(super) port: PortNum,
     pkey_index: u16,
     access: RemoteAccess,
+    qkey: QKey,
 }
 
 impl InitOptions {
     /// On this port, in the partition at index 0, the default one; the peer may do nothing but send.
     pub const fn new(port: PortNum) -> InitOptions {
-        InitOptions { port, pkey_index: 0, access: RemoteAccess::from_bits(0) }
+        InitOptions { port, pkey_index: 0, access: RemoteAccess::from_bits(0), qkey: QKey::new(0) }
     }
 
     /// The partition, by the index of its P_Key in the port's table; see
@@ -65,16 +67,23 @@ impl InitOptions {
         self.access = access;
         self
     }
+
+    /// The Q_Key that datagrams to it must carry, of a queue pair of datagrams (`qkey`); others are dropped
+    /// by the device, without a word. 0 unless asked.
+    pub const fn qkey(mut self, qkey: QKey) -> Self {
+        self.qkey = qkey;
+        self
+    }
 }
 
-impl QueuePair<Reset> {
+impl<T: Transport> QueuePair<Reset, T> {
     /// Gives it a port (RESET to INIT, `ibv_modify_qp`): from now on receives can be posted.
     ///
     /// # Errors
     ///
     /// [`Error::NoSuchPort`]; [`Error::Transition`], which names what may be wrong; with the queue pair.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn init(mut self, options: &InitOptions) -> Result<QueuePair<Init>, Failed<Reset>> {
+    pub fn init(mut self, options: &InitOptions) -> Result<QueuePair<Init, T>, Failed<Reset, T>> {
         let InitOptions { port, access, .. } = *options;
         // Asking for a port takes as long as this does besides.
         let done = self.context().longest_message(port).and_then(|known| {
@@ -82,7 +91,7 @@ impl QueuePair<Reset> {
                 Some(longest) => *longest,
                 None => self.context().port(port)?.max_message_size,
             };
-            self.core.to_init(options)?;
+            self.core.to_init::<T>(options)?;
             Ok(*known.get_or_init(|| longest))
         });
         match done {
@@ -100,7 +109,7 @@ impl QueuePair<Reset> {
     }
 }
 
-impl QueuePair<Init> {
+impl<T: Connected> QueuePair<Init, T> {
     /// What the peer needs to connect to it, if this side is to be reached by this row of its table
     /// ([`ConnectOptions::new`]), and with these settings.
     ///
@@ -131,7 +140,7 @@ impl QueuePair<Init> {
         self,
         remote: &Endpoint,
         options: &ConnectOptions,
-    ) -> Result<QueuePair<Rts>, Failed<Init>> {
+    ) -> Result<QueuePair<Rts, T>, Failed<Init, T>> {
         let ready = self.ready_to_receive(remote, options)?;
         ready.ready_to_send().map_err(|failed| {
             let queue_pair = failed.queue_pair.again();
@@ -159,7 +168,7 @@ impl QueuePair<Init> {
         mut self,
         remote: &Endpoint,
         options: &ConnectOptions,
-    ) -> Result<QueuePair<Rtr>, Failed<Init>> {
+    ) -> Result<QueuePair<Rtr, T>, Failed<Init, T>> {
         match self.try_rtr(remote, options) {
             Ok(()) => Ok(self.become_()),
             Err(error) => Err(self.not_rtr(error)),
@@ -167,7 +176,7 @@ impl QueuePair<Init> {
     }
 
     /// The failure of a way to RTR, with the queue pair in INIT again.
-    fn not_rtr(self, error: Error) -> Failed<Init> {
+    fn not_rtr(self, error: Error) -> Failed<Init, T> {
         // Left elsewhere by a row that moved, or could not be read, or by a reset halfway.
         if self.core.state_now() == QpState::INIT {
             return Failed { error, queue_pair: self };
@@ -196,7 +205,7 @@ impl QueuePair<Init> {
             return wrong(format!("path_mtu: {mtu} is no MTU; the port has {}", attr.active_mtu));
         }
         let address = options.address.to(remote.gid, remote.lid);
-        if let Some(problem) = address.problem(&attr) {
+        if let Some(problem) = address.problem(Some(&attr)) {
             return wrong(problem);
         }
         let mut attempts = 0;
@@ -205,7 +214,7 @@ impl QueuePair<Init> {
             if attempts > 1 {
                 self.bring_back()?;
             }
-            self.core.to_rtr(remote, options, mtu, self.answers(options), ah)
+            self.core.to_rtr::<T>(remote, options, mtu, self.answers(options), ah)
         });
         let source = match (made, options.source()) {
             (Ok((_, source)), _) => source,
@@ -231,7 +240,7 @@ impl QueuePair<Init> {
             return Err(Error::InUse { what: "the path of a queue pair", by: "receives" });
         }
         self.core.to_reset()?;
-        self.path.map_or(Ok(()), |path| self.core.to_init(&path.init))
+        self.path.map_or(Ok(()), |path| self.core.to_init::<T>(&path.init))
     }
 
     fn mtu_limit(&self, options: &ConnectOptions, attr: &PortAttr) -> Mtu {
@@ -244,14 +253,14 @@ impl QueuePair<Init> {
     }
 }
 
-impl QueuePair<Rtr> {
+impl<T: Connected> QueuePair<Rtr, T> {
     /// Lets it send (RTR to RTS, `ibv_modify_qp`).
     ///
     /// # Errors
     ///
     /// [`Error::Transition`], which names what may be wrong; with the queue pair.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn ready_to_send(self) -> Result<QueuePair<Rts>, Failed<Rtr>> {
+    pub fn ready_to_send(self) -> Result<QueuePair<Rts, T>, Failed<Rtr, T>> {
         let (options, reads) = match self.path {
             Some(PathNow { options: Some(options), reads, .. }) => (options, reads),
             // There is no way to RTR without.
@@ -261,17 +270,17 @@ impl QueuePair<Rtr> {
                 return Err(Failed { error, queue_pair: self });
             }
         };
-        match self.core.to_rts(self.psn.get(), &options, reads) {
+        match self.core.to_rts::<T>(self.psn.get(), &options, reads) {
             Ok(()) => Ok(self.become_()),
             Err(error) => Err(Failed { error, queue_pair: self }),
         }
     }
 }
 
-impl<S> QueuePair<S> {
+impl<S, T: Connected> QueuePair<S, T> {
     /// Back to INIT; to the error state, if receives are posted, which would be lost otherwise.
-    pub(crate) fn again(self) -> QueuePair<Init> {
-        let mut queue_pair: QueuePair<Init> = self.become_();
+    pub(crate) fn again(self) -> QueuePair<Init, T> {
+        let mut queue_pair: QueuePair<Init, T> = self.become_();
         if queue_pair.bring_back().is_err() {
             let _ = queue_pair.core.close();
         }
@@ -288,23 +297,25 @@ impl Core {
         })
     }
 
-    fn to_init(&self, options: &InitOptions) -> Result<()> {
+    pub(super) fn to_init<T: Transport>(&self, options: &InitOptions) -> Result<()> {
         let attr = ibv_qp_attr {
             qp_state: QpState::INIT.raw(),
             port_num: options.port.get(),
             pkey_index: options.pkey_index,
             qp_access_flags: options.access.bits(),
+            qkey: options.qkey.get(),
             ..zeroed_attr()
         };
-        let mask = mask::STATE | mask::PORT | mask::PKEY_INDEX | mask::ACCESS_FLAGS;
+        let own = if T::DATAGRAM { mask::QKEY } else { mask::ACCESS_FLAGS };
+        let mask = mask::STATE | mask::PORT | mask::PKEY_INDEX | own;
         self.qp().modify(&attr, mask).map_err(|errno| {
-            let InitOptions { port, pkey_index, access } = options;
+            let InitOptions { port, pkey_index, access, .. } = options;
             let what = format!("port_num {port}, pkey_index {pkey_index} or access {access:?}");
             self.fault(QpState::RESET, QpState::INIT, Some(errno), what)
         })
     }
 
-    fn to_rtr(
+    fn to_rtr<T: Transport>(
         &self,
         remote: &Endpoint,
         options: &ConnectOptions,
@@ -327,8 +338,7 @@ impl Core {
             | mask::PATH_MTU
             | mask::DEST_QPN
             | mask::RQ_PSN
-            | mask::MAX_DEST_RD_ATOMIC
-            | mask::MIN_RNR_TIMER;
+            | if T::RELIABLE { mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER } else { 0 };
         self.qp().modify(&attr, mask).map_err(|errno| {
             // Said by the number alone, for who looks the row up anew and tries again.
             if errno == Errno::ENODATA {
@@ -344,7 +354,24 @@ impl Core {
         })
     }
 
-    fn to_rts(&self, psn: u32, options: &ConnectOptions, reads: u8) -> Result<()> {
+    /// INIT to RTR to RTS, of datagrams.
+    pub(super) fn to_rts_of_datagrams(&self, psn: u32) -> Result<()> {
+        let step = |attr: &ibv_qp_attr, mask, from, to| {
+            self.qp().modify(attr, mask).map_err(|errno| {
+                let what = "the queue pair of datagrams could not be made ready";
+                self.fault(from, to, Some(errno), what)
+            })
+        };
+        let rtr = ibv_qp_attr { qp_state: QpState::RTR.raw(), ..zeroed_attr() };
+        step(&rtr, mask::STATE, QpState::INIT, QpState::RTR)?;
+        let rts = ibv_qp_attr { qp_state: QpState::RTS.raw(), sq_psn: psn, ..zeroed_attr() };
+        step(&rts, mask::STATE | mask::SQ_PSN, QpState::RTR, QpState::RTS).inspect_err(|_| {
+            // Not in INIT any more, whatever its type says: nothing is to be posted.
+            let _ = self.close();
+        })
+    }
+
+    fn to_rts<T: Transport>(&self, psn: u32, options: &ConnectOptions, reads: u8) -> Result<()> {
         let limit = self.context().limits().max_qp_init_rd_atom;
         let attr = ibv_qp_attr {
             qp_state: QpState::RTS.raw(),
@@ -362,12 +389,8 @@ impl Core {
             let what = format!("{name}: {count} is to be 0 to 7");
             return Err(self.fault(QpState::RTR, QpState::RTS, None, what));
         }
-        let mask = mask::STATE
-            | mask::SQ_PSN
-            | mask::TIMEOUT
-            | mask::RETRY_CNT
-            | mask::RNR_RETRY
-            | mask::MAX_QP_RD_ATOMIC;
+        let retries = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+        let mask = mask::STATE | mask::SQ_PSN | if T::RELIABLE { retries } else { 0 };
         self.qp().modify(&attr, mask).map_err(|errno| {
             let what = format!(
                 "timeout {:?}, retry_cnt {}, rnr_retry {} or max_rd_atomic {}",

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::abi::ibv_async_event;
+use super::abi::{ibv_ah, ibv_ah_attr, ibv_async_event};
 use super::abi::{ibv_comp_channel, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use super::abi::{
     ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_mr, ibv_pd, ibv_port_attr,
@@ -90,7 +90,15 @@ calls! {
     fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;
     /// 0 or the errno.
     fn ibv_query_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, init: *mut ibv_qp_init_attr) -> c_int;
-    /// 0 or the errno; after 0 the device touches none of the memory that was posted on it.
+    /// NULL and errno. The kernel looks for the next hop meanwhile.
+    fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
+    /// 0 or the errno.
+    fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
+    /// 0 or the errno. A group that the queue pair is in already is left as it is.
+    fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    /// 0 or the errno; `EINVAL` for a group that it is not in.
+    fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    /// 0 or the errno; `EBUSY` while it is in a multicast group. After 0 the device touches none of the memory that was posted on it.
     fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int;
 }
 

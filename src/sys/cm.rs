@@ -13,11 +13,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-use super::abi::{rdma_cm_event, rdma_conn_param, rdma_event_channel};
+use super::abi::{rdma_cm_event, rdma_conn_param, rdma_event_channel, rdma_ud_param};
 use super::cm_calls::Calls;
 pub(crate) use super::cm_calls::LIBRARY;
-pub(crate) use super::cm_id::IdOption;
 use super::cm_id::{CmId, read_bound};
+pub(crate) use super::cm_id::{IdOption, PortSpace};
 use super::conv;
 use crate::error::Errno;
 use crate::types::{Gid, Guid};
@@ -32,6 +32,7 @@ pub(crate) mod kind {
     pub(crate) const REJECTED: u32 = 8;
     pub(crate) const ESTABLISHED: u32 = 9;
     pub(crate) const DISCONNECTED: u32 = 10;
+    pub(crate) const MULTICAST_JOIN: u32 = 12;
 }
 
 /// Why there is no channel: no usable librdmacm, and why; or what the call answered.
@@ -68,6 +69,8 @@ pub(crate) struct CmEvent {
     pub(crate) status: i32,
     /// Of what kinds it is there.
     pub(crate) connection: Option<Offer>,
+    /// The group that was joined.
+    pub(crate) group: Option<Group>,
     /// The id of a request for a connection.
     pub(crate) child: Option<CmId>,
     /// What the id is bound to, of the kinds after which that is known.
@@ -85,6 +88,20 @@ pub(crate) struct Offer {
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry_count: u8,
     pub(crate) qp_num: u32,
+}
+
+/// A multicast group, as it was joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) gid: Gid,
+    pub(crate) lid: u16,
+    /// The row of the port's GID table to send from.
+    pub(crate) row: u8,
+    pub(crate) service_level: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) flow_label: u32,
+    pub(crate) hop_limit: u8,
+    pub(crate) qkey: u32,
 }
 
 /// What an id is bound to.
@@ -175,6 +192,7 @@ impl CmChannel {
             kind: event.event,
             status: event.status,
             connection: None,
+            group: None,
             child: None,
             bound: None,
         };
@@ -187,13 +205,17 @@ impl CmChannel {
                 told.bound = child.as_ref().map(|child| unsafe { child.bound() });
                 told.child = child;
                 // SAFETY: as above.
-                told.connection = Some(unsafe { offer(&event.param) });
+                told.connection = Some(unsafe { offer(&event.param.conn) });
             }
             kind::ADDR_RESOLVED => {
                 // SAFETY: the id lives until the event is acknowledged. The fields read were written by
                 // the call that took the event, on this thread; the call that asked for it has only its
                 // peer's address left to write, which is not read.
                 told.bound = NonNull::new(event.id).map(|id| unsafe { read_bound(id, false) });
+            }
+            kind::MULTICAST_JOIN => {
+                // SAFETY: events of this kind have it.
+                told.group = Some(group(unsafe { &event.param.ud }));
             }
             kind::CONNECT_RESPONSE
             | kind::CONNECT_ERROR
@@ -202,11 +224,26 @@ impl CmChannel {
             | kind::ESTABLISHED
             | kind::DISCONNECTED => {
                 // SAFETY: events of these kinds have it.
-                told.connection = Some(unsafe { offer(&event.param) });
+                told.connection = Some(unsafe { offer(&event.param.conn) });
             }
             _ => {}
         }
         told
+    }
+}
+
+/// The group that was joined.
+fn group(param: &rdma_ud_param) -> Group {
+    let ah = &param.ah_attr;
+    Group {
+        gid: Gid::from_bytes(ah.grh.dgid.raw),
+        lid: ah.dlid,
+        row: ah.grh.sgid_index,
+        service_level: ah.sl,
+        traffic_class: ah.grh.traffic_class,
+        flow_label: ah.grh.flow_label,
+        hop_limit: ah.grh.hop_limit,
+        qkey: param.qkey,
     }
 }
 

@@ -95,6 +95,10 @@ calls! {
     fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
     /// 0, or -1 and errno. Reads the state from the attributes. rdma-core 25.
     fn rdma_init_qp_attr(id: *mut rdma_cm_id, attr: *mut ibv_qp_attr, mask: *mut c_int) -> c_int;
+    /// 0, or -1 and errno; the outcome is an event.
+    fn rdma_join_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr, context: *mut c_void) -> c_int;
+    /// 0, or -1 and errno. Waits until every event of the group that was taken is acknowledged.
+    fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int;
     /// 0, or -1 and errno.
     fn rdma_set_option(id: *mut rdma_cm_id, level: c_int, option: c_int, value: *mut c_void, len: usize) -> c_int;
 }

@@ -13,8 +13,14 @@ use super::{calls, conv, socket};
 use crate::error::Errno;
 use crate::types::{Gid, Guid};
 
-/// `RDMA_PS_TCP`.
-const TCP: c_uint = 0x0106;
+/// `enum rdma_port_space`.
+#[derive(Clone, Copy)]
+pub(crate) enum PortSpace {
+    /// `RDMA_PS_TCP`: connects reliably.
+    Tcp = 0x0106,
+    /// `RDMA_PS_UDP`: datagrams.
+    Udp = 0x0111,
+}
 
 /// Options of an id (`RDMA_OPTION_ID_*`, of the level `RDMA_OPTION_ID`).
 #[derive(Clone, Copy)]
@@ -45,13 +51,14 @@ impl Drop for CmId {
 }
 
 impl CmId {
-    /// `rdma_create_id`, of the port space that connects reliably.
-    pub(crate) fn create(channel: &Arc<CmChannel>) -> Result<CmId, Errno> {
+    /// `rdma_create_id`.
+    pub(crate) fn create(channel: &Arc<CmChannel>, space: PortSpace) -> Result<CmId, Errno> {
         let mut id = null_mut();
         conv::preset_errno();
         // SAFETY: the channel lives; the pointer is written during the call only.
         let returned = unsafe {
-            (channel.calls.rdma_create_id)(channel.channel.as_ptr(), &mut id, null_mut(), TCP)
+            let (channel, create) = (channel.channel.as_ptr(), channel.calls.rdma_create_id);
+            create(channel, &mut id, null_mut(), space as c_uint)
         };
         conv::zero_or_minus_one(returned)?;
         let id = conv::pointer(id)?;
@@ -110,6 +117,25 @@ impl CmId {
     pub(crate) unsafe fn resolve_route(&self, timeout_ms: i32) -> Result<(), Errno> {
         // SAFETY: the id lives and has a device, which the library looks into.
         self.done(|calls, id| unsafe { (calls.rdma_resolve_route)(id, timeout_ms) })
+    }
+
+    /// `rdma_join_multicast`, of an id without a queue pair of the library's.
+    pub(crate) fn join(&self, group: SocketAddr) -> Result<(), Errno> {
+        let mut group = socket::to_c(group);
+        self.done(|calls, id| {
+            // SAFETY: the id lives; the address is read during the call only, and the context of the event
+            // may be NULL.
+            unsafe { (calls.rdma_join_multicast)(id, (&raw mut group).cast(), null_mut()) }
+        })
+    }
+
+    /// `rdma_leave_multicast`. Waits at most while another thread copies an event of it.
+    pub(crate) fn leave(&self, group: SocketAddr) -> Result<(), Errno> {
+        let mut group = socket::to_c(group);
+        self.done(|calls, id| {
+            // SAFETY: the id lives; the address is read during the call only.
+            unsafe { (calls.rdma_leave_multicast)(id, (&raw mut group).cast()) }
+        })
     }
 
     /// `rdma_listen`.

@@ -211,6 +211,7 @@ fn structs_of_the_data_path_are_laid_out_as_the_headers_say() {
     same!(ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data });
     same!(ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all });
     same!(ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class });
+    same!(ibv_ah { context, pd, handle });
     same!(ibv_ah_attr { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num });
     same!(ibv_qp_attr {
         qp_state,
@@ -276,6 +277,7 @@ fn structs_of_the_connection_manager_are_laid_out_as_the_headers_say() {
         srq,
         qp_num,
     });
+    same!(rdma_ud_param { private_data, private_data_len, ah_attr, qp_num, qkey });
     same!(grows rdma_cm_event { id, listen_id, event, status, param });
 }
 

@@ -39,6 +39,7 @@
 compile_error!("rdma-verbs runs on 64-bit Linux: its declarations of C structs are of that ABI");
 
 pub(crate) mod abi;
+mod ah;
 mod calls;
 pub(crate) mod cm;
 mod cm_calls;
@@ -57,6 +58,7 @@ pub(crate) mod socket;
 mod srq;
 
 pub(crate) use abi::{ibv_device_attr_ex as DeviceAttrRaw, ibv_port_attr as PortAttrRaw};
+pub(crate) use ah::AhHandle;
 pub(crate) use cm::{CmChannel, CmEvent};
 pub(crate) use cm_id::CmId;
 pub(crate) use context::{ContextHandle, RawEvent};

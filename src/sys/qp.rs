@@ -5,12 +5,14 @@ use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-use super::abi::{ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr};
+use super::abi::{ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
+use super::abi::{ibv_recv_wr, ibv_send_wr};
 use super::cq::CqHandle;
 use super::pd::PdHandle;
 use super::srq::SrqHandle;
 use super::{calls, conv};
 use crate::error::Errno;
+use crate::types::{Gid, Lid};
 
 /// Which attributes a transition sets (`enum ibv_qp_attr_mask`).
 pub(crate) mod mask {
@@ -18,6 +20,7 @@ pub(crate) mod mask {
     pub(crate) const ACCESS_FLAGS: i32 = 1 << 3;
     pub(crate) const PKEY_INDEX: i32 = 1 << 4;
     pub(crate) const PORT: i32 = 1 << 5;
+    pub(crate) const QKEY: i32 = 1 << 6;
     pub(crate) const AV: i32 = 1 << 7;
     pub(crate) const PATH_MTU: i32 = 1 << 8;
     pub(crate) const TIMEOUT: i32 = 1 << 9;
@@ -96,6 +99,20 @@ impl QpHandle {
 
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// `ibv_attach_mcast`.
+    pub(crate) fn attach(&self, group: Gid, lid: Lid) -> Result<(), Errno> {
+        let gid = ibv_gid { raw: group.bytes() };
+        // SAFETY: the queue pair is live; the GID is read during the call only.
+        conv::zero_or_errno(unsafe { calls::ibv_attach_mcast(self.qp.as_ptr(), &gid, lid.0) })
+    }
+
+    /// `ibv_detach_mcast`.
+    pub(crate) fn detach(&self, group: Gid, lid: Lid) -> Result<(), Errno> {
+        let gid = ibv_gid { raw: group.bytes() };
+        // SAFETY: as in `attach`.
+        conv::zero_or_errno(unsafe { calls::ibv_detach_mcast(self.qp.as_ptr(), &gid, lid.0) })
     }
 
     /// `ibv_modify_qp`, of the attributes in the mask.

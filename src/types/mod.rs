@@ -1,9 +1,11 @@
 //! The numbers and names of RDMA, as types: no C value travels through this crate bare.
 
 mod codes;
+mod datagram;
 mod entry;
 mod flags;
 mod gid;
+mod grh;
 mod manager;
 mod num;
 mod parse;
@@ -15,11 +17,13 @@ mod work;
 pub use codes::{
     AtomicCap, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PhysState, PortState, TransportType,
 };
+pub use datagram::DatagramSource;
 pub use entry::{GidEntry, GidType, IfName};
 pub use flags::{DeviceCaps, PortCaps, RemoteAccess};
 pub use gid::{FullGid, Gid, GidScope};
+pub use grh::Grh;
 pub use manager::{CmEventType, RejectReason};
-pub use num::{GidIndex, Guid, Lid, PKey, PortNum, Psn, Qpn, RKey};
+pub use num::{GidIndex, Guid, Lid, PKey, PortNum, Psn, QKey, Qpn, RKey};
 pub use parse::ParseGidError;
 pub use refuse::RefuseReason;
 pub use subnet::{ParseSubnetError, Subnet};

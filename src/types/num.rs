@@ -111,6 +111,29 @@ impl fmt::Debug for RKey {
     }
 }
 
+/// A queue key (`qkey`): what a datagram must carry for a queue pair to take it. One with the highest bit is
+/// privileged: a send that names it carries the sending queue pair's own instead.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct QKey(u32);
+
+impl QKey {
+    /// From the number, in host order.
+    pub const fn new(qkey: u32) -> QKey {
+        QKey(qkey)
+    }
+
+    /// The number, in host order.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Debug for QKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QKey({:#010x})", self.0)
+    }
+}
+
 /// A queue pair's number (`qp_num`), of 24 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Qpn(u32);
@@ -120,6 +143,9 @@ impl Qpn {
     pub const fn new(number: u32) -> Option<Qpn> {
         if number < 1 << 24 { Some(Qpn(number)) } else { None }
     }
+
+    /// What datagrams to a multicast group name in the place of a queue pair.
+    pub const MULTICAST: Qpn = Qpn(0xff_ffff);
 
     /// The number as a device gave it; bits above the 24th are dropped.
     pub(crate) const fn from_raw(number: u32) -> Qpn {

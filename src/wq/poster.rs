@@ -7,6 +7,9 @@ use super::ring::{Claimed, Entry, Ring};
 use crate::mem::{Held, Pieces};
 use crate::sys::abi::ibv_sge;
 
+/// Of what the device is told otherwise: an address handle.
+const NO_ENTRY: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
+
 /// Posting, whichever table it is to. Work requests are put, reserved, and posted, in this order; those that
 /// the device refuses are taken back.
 pub(crate) trait Posting {
@@ -65,7 +68,8 @@ pub(crate) trait Posting {
     {
         let mut claimed = self.next_refused()?;
         let mut entries = entries.iter();
-        let pieces = P::restore(&mut || Some((claimed.take()?, *entries.next()?)));
+        let mut entry = || entries.next().copied().unwrap_or(NO_ENTRY);
+        let pieces = P::restore(&mut || Some((claimed.take()?, entry())));
         drop(claimed);
         self.end_refused();
         pieces

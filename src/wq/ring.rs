@@ -40,6 +40,9 @@ pub(crate) use claimed::{Claim, Claimed};
 use shared::SharedPart;
 use state::By;
 
+/// Of a queue pair of datagrams; above the bits of its number.
+const DATAGRAMS: u32 = 1 << 31;
+
 /// See the module.
 pub(crate) struct Ring {
     slots: Box<[Slot]>,
@@ -51,7 +54,7 @@ pub(crate) struct Ring {
     /// Owner and generation, and sequence 0.
     base: u64,
     depth: u32,
-    /// The queue pair, once it is made.
+    /// The queue pair, once it is made, and [`DATAGRAMS`].
     qpn: AtomicU32,
     written_by_poster: Poster,
     written_by_poller: Poller,
@@ -135,15 +138,27 @@ impl Ring {
         self.depth
     }
 
-    /// Notes the queue pair that it is of.
-    pub(crate) fn set_qpn(&self, qpn: Qpn) {
-        self.qpn.store(qpn.get(), Ordering::Relaxed);
+    /// Notes the queue pair that it is of, and whether that is one of datagrams.
+    pub(crate) fn set_qpn(&self, qpn: Qpn, datagrams: bool) {
+        let datagrams = if datagrams { DATAGRAMS } else { 0 };
+        self.qpn.store(qpn.get() | datagrams, Ordering::Relaxed);
+    }
+
+    /// Notes that some of its queue pairs are of datagrams: of a shared receive queue.
+    pub(crate) fn note_datagrams(&self) {
+        self.qpn.store(DATAGRAMS, Ordering::Relaxed);
     }
 
     /// The queue pair that it is of.
     #[inline]
     pub(crate) fn qpn(&self) -> Qpn {
         Qpn::from_raw(self.qpn.load(Ordering::Relaxed))
+    }
+
+    /// Whether the queue pair is one of datagrams.
+    #[inline]
+    pub(crate) fn is_of_datagrams(&self) -> bool {
+        self.qpn.load(Ordering::Relaxed) & DATAGRAMS != 0
     }
 
     /// Where it is on its completion queue.

@@ -3,6 +3,7 @@
 #![allow(clippy::result_large_err)] // what was given to a step that failed comes back
 
 mod errors;
+mod multicast;
 mod peers;
 mod teardown;
 
@@ -35,7 +36,7 @@ impl Parts {
     pub(crate) fn new(context: &Context) -> Parts {
         let pd = ProtectionDomain::new(context).expect("a PD");
         let cq = CompletionQueue::new(context, 512).expect("a CQ");
-        let pool = Pool::new(&pd, 64, 16).expect("a pool");
+        let pool = Pool::new(&pd, 128, 16).expect("a pool");
         Parts { pd, cq, pool }
     }
 

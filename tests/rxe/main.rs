@@ -15,6 +15,9 @@ mod devinfo_example;
 #[path = "../../examples/gids/main.rs"]
 #[allow(dead_code)] // its main
 mod gids_example;
+#[path = "../../examples/multicast.rs"]
+#[allow(dead_code)] // its main
+mod multicast_example;
 #[path = "../../examples/notify_cost/main.rs"]
 #[allow(dead_code)] // its main
 mod notify_cost_example;
@@ -27,6 +30,9 @@ mod rping_example;
 #[path = "../../src/sys/mod.rs"]
 #[allow(dead_code, unused_imports, unfulfilled_lint_expectations)]
 mod sys;
+#[path = "../../examples/ud_pingpong/main.rs"]
+#[allow(dead_code)] // its main
+mod ud_pingpong_example;
 #[path = "../../examples/write_lat/main.rs"]
 #[allow(dead_code)] // its main
 mod write_lat_example;
@@ -36,7 +42,7 @@ mod error {
     pub(crate) use rdma_verbs::Errno;
 }
 mod types {
-    pub(crate) use rdma_verbs::{Gid, Guid, IfName, PortNum};
+    pub(crate) use rdma_verbs::{Gid, Guid, IfName, Lid, PortNum};
 }
 
 mod absence;
@@ -52,6 +58,7 @@ mod context;
 mod devinfo;
 mod directory;
 mod limits;
+mod mcast;
 mod notify_cost;
 mod pages;
 mod pair;
@@ -60,6 +67,7 @@ mod permission;
 mod pingpong;
 mod raw;
 mod rc;
+mod reply;
 mod resolve;
 mod resolve_changes;
 mod rig;
@@ -69,6 +77,9 @@ mod srq;
 mod storm;
 mod tables;
 mod teardown;
+mod uc;
+mod ud;
+mod ud_pingpong;
 mod write_lat;
 mod write_lat_bad;
 mod write_lat_parts;

@@ -67,13 +67,17 @@ pub(crate) fn rig() -> Rig {
 }
 
 fn c_program(arguments: &[&str]) -> Child {
-    let mut command = Command::new("ibv_rc_pingpong");
+    start("ibv_rc_pingpong", arguments)
+}
+
+pub(crate) fn start(program: &str, arguments: &[&str]) -> Child {
+    let mut command = Command::new(program);
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("ibv_rc_pingpong")
+    command.spawn().expect(program)
 }
 
 /// The C program's output, when it has succeeded.
-fn c_output(mut child: Child, iters: &str) {
+pub(crate) fn c_output(mut child: Child, iters: &str) {
     let deadline = Instant::now() + Duration::from_secs(90);
     while child.try_wait().expect("a child").is_none() {
         if Instant::now() > deadline {
@@ -163,7 +167,7 @@ fn a_c_client_that_was_told_no_index() {
     });
 }
 
-fn record(gid: &str) -> String {
+pub(crate) fn record(gid: &str) -> String {
     format!("0000:000777:123456:{gid}\0")
 }
 
@@ -261,7 +265,7 @@ fn clients_that_mean_it_ill() {
 }
 
 /// The wire's form of the rig's address.
-fn mapped(rig: &Rig, host: u8) -> String {
+pub(crate) fn mapped(rig: &Rig, host: u8) -> String {
     format!("{:020x}ffffc612{:02x}{host:02x}", 0, rig.number())
 }
 

@@ -9,7 +9,7 @@ use std::ptr::{NonNull, null_mut};
 use rdma_verbs::{Errno, Gid, GidIndex};
 
 use crate::sys::ContextHandle;
-use crate::sys::abi::{ibv_context, ibv_gid, ibv_pd};
+use crate::sys::abi::{ibv_context, ibv_gid, ibv_pd, ibv_wc};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -74,6 +74,13 @@ unsafe extern "C" {
     fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
     fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut AhAttr) -> *mut c_void;
     fn ibv_destroy_ah(ah: *mut c_void) -> c_int;
+    fn ibv_init_ah_from_wc(
+        context: *mut ibv_context,
+        port_num: u8,
+        wc: *mut ibv_wc,
+        grh: *mut [u8; 40],
+        attr: *mut AhAttr,
+    ) -> c_int;
     fn ibv_create_cq(
         context: *mut ibv_context,
         cqe: c_int,
@@ -161,6 +168,35 @@ impl Raw {
         // SAFETY: the PD is live; the attributes are read during the call.
         let ah = unsafe { ibv_create_ah(self.pd.as_ptr(), &mut attr) };
         NonNull::new(ah).map(|ah| Ah { ah, _raw: self }).ok_or_else(Errno::last)
+    }
+
+    /// The address back to where a datagram came from, as C finds it, and the row it is sent from.
+    fn reply_address(&self, grh: &[u8; 40]) -> Option<AhAttr> {
+        const WITH_GRH: u32 = 1;
+        let mut grh = *grh;
+        // SAFETY: zero is a value of both; the context is open; what is passed is read, and the attributes
+        // written, during the call.
+        unsafe {
+            let mut wc: ibv_wc = std::mem::zeroed();
+            wc.wc_flags = WITH_GRH;
+            let mut attr: AhAttr = std::mem::zeroed();
+            let done = ibv_init_ah_from_wc(self.context.raw(), 1, &mut wc, &mut grh, &mut attr);
+            (done == 0).then_some(attr)
+        }
+    }
+
+    /// The row and the destination that C finds for the answer to a datagram.
+    pub(crate) fn reply_row(&self, grh: &[u8; 40]) -> Option<(u8, Gid)> {
+        let attr = self.reply_address(grh)?;
+        Some((attr.sgid_index, Gid::from_bytes(attr.dgid.raw)))
+    }
+
+    /// Makes an address handle for the answer to a datagram, as C does.
+    pub(crate) fn reply(&self, grh: &[u8; 40]) -> Option<Ah<'_>> {
+        let mut attr = self.reply_address(grh)?;
+        // SAFETY: as in `ah`.
+        let ah = unsafe { ibv_create_ah(self.pd.as_ptr(), &mut attr) };
+        NonNull::new(ah).map(|ah| Ah { ah, _raw: self })
     }
 
     /// Makes an RC queue pair and brings it to RTR, from this row to that GID.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::{ibv_comp_channel, ibv_context, ibv_cq, ibv_gid, ibv_pd, ibv_qp, ibv_srq};
+use super::{ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_gid, ibv_pd, ibv_qp, ibv_srq};
 
 #[repr(C)]
 pub(crate) struct rdma_event_channel {
@@ -65,13 +65,29 @@ pub(crate) struct rdma_conn_param {
     pub(crate) qp_num: u32,
 }
 
-/// The event's number is an integer. Of what C has as a union, only what tells of connections: the library
-/// makes it, so that ours may be the shorter.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct rdma_ud_param {
+    pub(crate) private_data: *const c_void,
+    pub(crate) private_data_len: u8,
+    pub(crate) ah_attr: ibv_ah_attr,
+    pub(crate) qp_num: u32,
+    pub(crate) qkey: u32,
+}
+
+/// What an event tells, by its kind.
+#[repr(C)]
+pub(crate) union rdma_cm_event_param {
+    pub(crate) conn: rdma_conn_param,
+    pub(crate) ud: rdma_ud_param,
+}
+
+/// The event's number is an integer.
 #[repr(C)]
 pub(crate) struct rdma_cm_event {
     pub(crate) id: *mut rdma_cm_id,
     pub(crate) listen_id: *mut rdma_cm_id,
     pub(crate) event: c_uint,
     pub(crate) status: c_int,
-    pub(crate) param: rdma_conn_param,
+    pub(crate) param: rdma_cm_event_param,
 }

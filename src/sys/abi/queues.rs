@@ -4,6 +4,14 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use super::{ibv_context, ibv_gid, ibv_pd};
 
+/// An address handle. Only its front: the rest is the provider's own.
+#[repr(C)]
+pub(crate) struct ibv_ah {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) handle: u32,
+}
+
 #[repr(C)]
 pub(crate) struct ibv_comp_channel {
     pub(crate) context: *mut ibv_context,

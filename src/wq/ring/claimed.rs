@@ -73,6 +73,12 @@ impl Claimed<'_> {
         (self.kind & SHARED == 0).then(|| self.ring.qpn())
     }
 
+    /// Whether the queue pair is one of datagrams.
+    #[inline]
+    pub(crate) fn is_of_datagrams(&self) -> bool {
+        self.ring.is_of_datagrams()
+    }
+
     /// The next piece of its memory, in the order they were posted.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<Held> {

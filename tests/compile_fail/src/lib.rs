@@ -3,9 +3,10 @@
 //! Each says in its first line which error of the compiler the feature `misuse` brings. Without it the
 //! same program compiles, so that it cannot fail for another reason.
 
+use rdma_verbs::transport::{Uc, Ud};
 use rdma_verbs::{
-    Buffer, CompletionQueue, ConnectOptions, Context, Exposed, Init, Pool, ProtectionDomain,
-    QueuePair, RemoteSlice, Reset, Rtr, Rts, SharedBuffer, SharedReceiveQueue,
+    AddressHandle, Buffer, CompletionQueue, ConnectOptions, Context, Exposed, Init, Pool,
+    ProtectionDomain, QueuePair, RemoteSlice, Reset, Rtr, Rts, SharedBuffer, SharedReceiveQueue,
 };
 
 /// Some value.
@@ -30,6 +31,9 @@ some! {
     init: QueuePair<Init>;
     rtr: QueuePair<Rtr>;
     connected: QueuePair<Rts>;
+    unreliable: QueuePair<Rts, Uc>;
+    datagrams: QueuePair<Rts, Ud>;
+    handle: AddressHandle;
     options: ConnectOptions;
     shared_queue: SharedReceiveQueue;
 }

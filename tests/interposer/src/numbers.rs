@@ -14,6 +14,14 @@ pub(crate) mod state {
     pub(crate) const ERR: c_uint = 6;
 }
 
+/// `enum ibv_qp_type`.
+pub(crate) mod transport {
+    use super::c_uint;
+    pub(crate) const RC: c_uint = 2;
+    pub(crate) const UC: c_uint = 3;
+    pub(crate) const UD: c_uint = 4;
+}
+
 /// `enum ibv_wr_opcode`.
 pub(crate) mod wr {
     use super::c_uint;
@@ -38,6 +46,7 @@ pub(crate) mod wc {
     pub(crate) const RECV: c_uint = 128;
     pub(crate) const RECV_RDMA_WITH_IMM: c_uint = 129;
     /// `enum ibv_wc_flags`.
+    pub(crate) const GRH: c_uint = 1 << 0;
     pub(crate) const WITH_IMM: c_uint = 1 << 1;
     pub(crate) const WITH_INV: c_uint = 1 << 3;
 }

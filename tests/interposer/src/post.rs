@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq};
 use crate::faults::PostMode;
 use crate::given::Given;
-use crate::numbers::{flag, state, wr};
+use crate::numbers::{flag, state, transport, wr};
 use crate::verbs::Verb;
 use crate::work::{Place, PlaceNumber, Recv, Send};
 use crate::world::{World, there, world};
@@ -155,6 +155,11 @@ impl World {
         let raw = unsafe { &*wr };
         let inline = raw.send_flags & flag::INLINE != 0;
         let can_inline = known(raw.opcode).ok_or(libc::EINVAL)?;
+        let datagram = qp.transport == transport::UD;
+        let is_send = matches!(raw.opcode, wr::SEND | wr::SEND_WITH_IMM);
+        if datagram && !is_send || qp.transport == transport::UC && !can_inline {
+            return Err(libc::EINVAL);
+        }
         if qp.state < state::RTS || !fits(raw.num_sge, qp.cap.max_send_sge) || inline && !can_inline
         {
             return Err(libc::EINVAL);
@@ -172,7 +177,7 @@ impl World {
             }
         }
         // SAFETY: a work request; inline memory is the caller's.
-        qp.pending.push_back(unsafe { Send::read(wr, place, qp.all_signaled) });
+        qp.pending.push_back(unsafe { Send::read(wr, place, qp.all_signaled, datagram) });
         qp.posted += 1;
         if qp.state == state::ERR {
             self.flush_sends(id);

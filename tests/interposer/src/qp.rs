@@ -9,7 +9,7 @@ use crate::cq::granted;
 use crate::empty::Ring;
 use crate::event::Acks;
 use crate::given::{Given, OnContext};
-use crate::numbers::{limit, state};
+use crate::numbers::{limit, state, transport};
 use crate::states;
 use crate::verbs::{self, Verb};
 use crate::work::{Recv, Send};
@@ -42,6 +42,10 @@ pub(crate) struct Qp {
     pub(crate) cap: ibv_qp_cap,
     pub(crate) all_signaled: bool,
     pub(crate) number: u32,
+    /// `enum ibv_qp_type`.
+    pub(crate) transport: u32,
+    /// The multicast groups that it is in.
+    pub(crate) groups: Vec<[u8; 16]>,
     pub(crate) state: u32,
     pub(crate) attr: ibv_qp_attr,
     /// Sends that were not carried out yet.
@@ -72,7 +76,7 @@ impl Qp {
             recv_cq: front.recv_cq,
             srq: front.srq,
             cap: self.cap,
-            qp_type: front.qp_type,
+            qp_type: self.transport,
             sq_sig_all: self.all_signaled.into(),
         }
     }
@@ -98,10 +102,9 @@ impl World {
         pd: *mut ibv_pd,
         asked: &mut ibv_qp_init_attr,
     ) -> Result<*mut ibv_qp, c_int> {
-        const RC: u32 = 2;
         self.call(Verb::CreateQp)?;
         let context = there(&mut self.pds, pd, "protection domain").context;
-        if asked.qp_type != RC {
+        if !(transport::RC..=transport::UD).contains(&asked.qp_type) {
             return Err(libc::EOPNOTSUPP);
         }
         // What has no queue of its own, or another device's, is told by the kernel so.
@@ -170,6 +173,8 @@ impl World {
             cap,
             all_signaled: asked.sq_sig_all != 0,
             number,
+            transport: asked.qp_type,
+            groups: Vec::new(),
             state: state::RESET,
             // SAFETY: all zero is a value of this struct of integers.
             attr: unsafe { zeroed() },
@@ -240,7 +245,7 @@ impl World {
         let Some(qp) = self.qps.get(&id) else { return Err(libc::EINVAL) };
         let before = qp.state;
         let kind = self.contexts.get(&qp.context).map(|context| context.kind);
-        let next = states::check(before, asked, mask)?;
+        let next = states::check(qp.transport, before, asked, mask)?;
         states::check_values(kind, &self.gids, asked, mask)?;
         let Some(qp) = self.qps.get_mut(&id) else { return Err(libc::EINVAL) };
         states::apply(&mut qp.attr, asked, mask);
@@ -301,9 +306,12 @@ pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     let mut world = world();
     let called = world.call(Verb::DestroyQp);
     let id = qp.addr();
-    there(&mut world.qps, qp, "queue pair");
+    let in_group = !there(&mut world.qps, qp, "queue pair").groups.is_empty();
     if let Err(errno) = called {
         return errno;
+    }
+    if in_group {
+        return libc::EBUSY;
     }
     world.forget_events(id);
     world = wait_until(world, "ibv_destroy_qp", |world| world.is_settled(id));

@@ -1,11 +1,11 @@
-//! Which attributes a change of a queue pair's state needs and admits: the kernel's table, for RC.
+//! Which attributes a change of a queue pair's state needs and admits: the kernel's table.
 
 use std::ffi::{c_int, c_uint};
 
 use crate::abi::ibv_qp_attr;
 use crate::device::Kind;
 use crate::gids::Gids;
-use crate::numbers::{limit, state};
+use crate::numbers::{limit, state, transport};
 
 /// `enum ibv_qp_attr_mask`.
 pub(crate) const STATE: c_int = 1 << 0;
@@ -14,6 +14,7 @@ const SQD_NOTIFY: c_int = 1 << 2;
 const ACCESS: c_int = 1 << 3;
 const PKEY: c_int = 1 << 4;
 const PORT: c_int = 1 << 5;
+const QKEY: c_int = 1 << 6;
 const AV: c_int = 1 << 7;
 const MTU: c_int = 1 << 8;
 const TIMEOUT: c_int = 1 << 9;
@@ -29,7 +30,20 @@ const MIG_STATE: c_int = 1 << 18;
 const DEST_QPN: c_int = 1 << 20;
 
 /// Needed and admitted attributes.
-fn row(from: c_uint, to: c_uint) -> Option<(c_int, c_int)> {
+fn row(kind: c_uint, from: c_uint, to: c_uint) -> Option<(c_int, c_int)> {
+    // Of the others, what is not the same.
+    match (kind, from, to) {
+        (transport::UC, state::INIT, state::RTR) => {
+            return Some((AV | MTU | DEST_QPN | RQ_PSN, ALT_PATH | ACCESS | PKEY));
+        }
+        (transport::UC, state::RTR, state::RTS) => {
+            return Some((SQ_PSN, CUR_STATE | ALT_PATH | ACCESS | MIG_STATE));
+        }
+        (transport::UD, state::RESET, state::INIT) => return Some((PKEY | PORT | QKEY, 0)),
+        (transport::UD, state::INIT, state::RTR) => return Some((0, PKEY | QKEY)),
+        (transport::UD, state::RTR, state::RTS) => return Some((SQ_PSN, CUR_STATE | QKEY)),
+        _ => {}
+    }
     Some(match (from, to) {
         (_, state::RESET | state::ERR) => (0, 0),
         (state::RESET, state::INIT) => (PKEY | PORT | ACCESS, 0),
@@ -64,7 +78,12 @@ fn row(from: c_uint, to: c_uint) -> Option<(c_int, c_int)> {
 }
 
 /// The state after it, if the change is one and has what it needs.
-pub(crate) fn check(now: c_uint, asked: &ibv_qp_attr, mask: c_int) -> Result<c_uint, c_int> {
+pub(crate) fn check(
+    kind: c_uint,
+    now: c_uint,
+    asked: &ibv_qp_attr,
+    mask: c_int,
+) -> Result<c_uint, c_int> {
     if mask & CUR_STATE != 0 {
         let known = matches!(asked.cur_qp_state, state::RTR..=state::SQE);
         if !known || asked.cur_qp_state != now {
@@ -72,12 +91,12 @@ pub(crate) fn check(now: c_uint, asked: &ibv_qp_attr, mask: c_int) -> Result<c_u
         }
     }
     let next = if mask & STATE == 0 { now } else { asked.qp_state };
-    let (needed, admitted) = row(now, next).ok_or(libc::EINVAL)?;
+    let (needed, admitted) = row(kind, now, next).ok_or(libc::EINVAL)?;
     let complete = mask & needed == needed && mask & !(needed | admitted | STATE) == 0;
     if complete { Ok(next) } else { Err(libc::EINVAL) }
 }
 
-fn is_v4(gid: &[u8; 16]) -> bool {
+pub(crate) fn is_v4(gid: &[u8; 16]) -> bool {
     gid.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
 }
 
@@ -137,6 +156,7 @@ pub(crate) fn apply(to: &mut ibv_qp_attr, asked: &ibv_qp_attr, mask: c_int) {
         ACCESS: qp_access_flags;
         PKEY: pkey_index;
         PORT: port_num;
+        QKEY: qkey;
         AV: ah_attr;
         MTU: path_mtu;
         TIMEOUT: timeout;

@@ -51,6 +51,8 @@ verbs!(
     PostSrqRecv "post_srq_recv",
     CreateAh "create_ah",
     DestroyAh "destroy_ah",
+    AttachMcast "attach_mcast",
+    DetachMcast "detach_mcast",
 );
 
 impl Verb {

@@ -21,7 +21,18 @@ pub(crate) struct Send {
     pub(crate) rkey: u32,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
+    /// Of a datagram, where it goes.
+    pub(crate) to: Option<To>,
     pub(crate) place: Place,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy)]
+pub(crate) struct To {
+    /// The address of the address handle.
+    pub(crate) handle: usize,
+    pub(crate) number: u32,
+    pub(crate) qkey: u32,
 }
 
 /// A receive that the device has.
@@ -82,7 +93,12 @@ impl Send {
     /// # Safety
     ///
     /// `wr` is a work request, its list has as many entries as it says, and inline memory is there.
-    pub(crate) unsafe fn read(raw: *const ibv_send_wr, place: Place, all_signaled: bool) -> Send {
+    pub(crate) unsafe fn read(
+        raw: *const ibv_send_wr,
+        place: Place,
+        all_signaled: bool,
+        datagram: bool,
+    ) -> Send {
         // SAFETY: the caller has a work request there.
         let raw = unsafe { &*raw };
         // SAFETY: as many entries as the caller says.
@@ -91,6 +107,11 @@ impl Send {
             let segments: Vec<_> = sges.iter().map(|sge| (sge.addr, sge.length.into())).collect();
             // SAFETY: the caller's inline memory is there.
             unsafe { bytes::gather(&segments) }
+        });
+        let to = datagram.then(|| {
+            // SAFETY: a queue pair of datagrams has this field written.
+            let ud = unsafe { raw.wr.ud };
+            To { handle: ud.ah.addr(), number: ud.remote_qpn, qkey: ud.remote_qkey }
         });
         let (mut remote, mut rkey, mut compare_add, mut swap) = (0, 0, 0, 0);
         match raw.opcode {
@@ -119,6 +140,7 @@ impl Send {
             rkey,
             compare_add,
             swap,
+            to,
             place,
         }
     }

@@ -1,13 +1,13 @@
-//! The measured part: to and fro, as C's `ibv_rc_pingpong` does it.
+//! The measured part: to and fro, as C's programs do it.
 
 use std::time::{Duration, Instant};
 
-use rdma_verbs::wr::{Inline, Send};
-use rdma_verbs::{Buffer, Completion, Notify, Result, Rts, SendQueue};
+use rdma_verbs::{Buffer, Completion, Notify, Result, Rts};
 
-use super::Deadline;
 use super::Options;
-use super::end::{End, expected};
+use super::end::{End, HEADER, Sends, Target};
+use super::receives::expected;
+use super::tcp::Deadline;
 
 /// The message, from when it came until it is sent.
 struct Ball {
@@ -28,7 +28,7 @@ pub(crate) fn play(
     let mut ball = Ball { buffer: None, sent: true, inline };
     if begins {
         ball.buffer = Some(end.receives.first_message().map_err(text)?);
-        ball.send(end.queue_pair.send_queue()).map_err(text)?;
+        ball.send(end.queue_pair.send_queue(), &end.target).map_err(text)?;
     }
     let (mut received, mut sent, mut idle) = (0, 0, 0_u32);
     let begun = Instant::now();
@@ -53,7 +53,7 @@ pub(crate) fn play(
                 ball.sent = true;
             }
             if ball.sent && sent < options.iters {
-                ball.send(sends).map_err(text)?;
+                ball.send(sends, &end.target).map_err(text)?;
             }
         }
         // The clock is looked at now and then: it costs as much as a poll.
@@ -70,27 +70,23 @@ pub(crate) fn play(
 
 impl Ball {
     /// Sends what came, if it has; its buffer is then under way, or back in its pool.
-    fn send(&mut self, queue: &mut SendQueue) -> Result<()> {
+    fn send(&mut self, queue: &mut Sends, target: &Target) -> Result<()> {
         let Some(buffer) = self.buffer.take() else { return Ok(()) };
         self.sent = false;
-        if buffer.len() <= self.inline {
-            queue.post(Send::new(Inline(&buffer)).signaled())?;
-        } else {
-            queue.post(Send::new(buffer).signaled())?;
-        }
-        Ok(())
+        target.send(queue, buffer, self.inline)
     }
 }
 
 /// What was received.
 fn message(options: &Options, completion: Completion<'_>) -> Result<Buffer, String> {
     let came = completion.byte_len();
-    if u64::from(came) != options.size {
+    if u64::from(came) != options.size + HEADER as u64 {
+        let came = u64::from(came).saturating_sub(HEADER as u64);
         return Err(format!("{came} bytes came, not {}: --size is of both ends", options.size));
     }
     let buffer = completion.into_buffer().ok_or("a message came into no buffer")?;
     if options.chk {
-        let wrong = (0..).zip(&*buffer).find(|(at, byte)| **byte != expected(*at));
+        let wrong = (0..).zip(&buffer[HEADER..]).find(|(at, byte)| **byte != expected(*at));
         if let Some((at, byte)) = wrong {
             let right = expected(at);
             return Err(format!(

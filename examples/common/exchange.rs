@@ -1,4 +1,4 @@
-//! How the two ends find each other: the TCP exchange of C's `ibv_rc_pingpong`.
+//! How the two ends find each other: the TCP exchange of C's `ibv_rc_pingpong` and its like.
 //!
 //! Each tells its address, as text of a fixed length, the client first. The server answers when its queue
 //! pair is connected, and the client says `done` when it knows.
