@@ -13,7 +13,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::types::{GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus};
+use crate::types::{
+    Capability, GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus,
+};
 
 pub use errno::Errno;
 pub use exchange::{ExchangeFault, ExchangeProblem, ExchangeStep, RecordError};
@@ -21,7 +23,7 @@ pub use manager::{CmFault, CmReason};
 pub use moved::GidMoved;
 pub use no_device::{AddressWithDevice, NoDeviceForAddress};
 pub use object::Object;
-pub use refusal::{Queue, Refusal};
+pub use refusal::{Queue, Refusal, WindowFault};
 pub use transition::TransitionFault;
 
 /// What every fallible call of this crate returns.
@@ -267,6 +269,15 @@ pub enum Error {
         asked: u64,
         /// How much this process may lock, in bytes; `None` for no limit.
         limit: Option<u64>,
+    },
+
+    /// Something that this device cannot do at all, as it told when it was opened.
+    #[error("{device} has no {what}")]
+    Unsupported {
+        /// The device's name.
+        device: Box<str>,
+        /// What it cannot do.
+        what: Capability,
     },
 
     /// Something that somebody still uses.

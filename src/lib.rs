@@ -157,15 +157,17 @@ pub use directory::{
 pub use error::{
     AddressWithDevice, CmFault, CmReason, Errno, Error, ExchangeFault, ExchangeProblem,
     ExchangeStep, GidMoved, NoDeviceForAddress, Object, Queue, RecordError, Refusal, Result,
-    TransitionFault,
+    TransitionFault, WindowFault,
 };
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
 pub use kept::CacheStats;
-pub use limits::DeviceLimits;
+pub use limits::{
+    DeviceLimits, ExtendedLimits, OnDemandPaging, PacketPacing, PciAtomics, TagMatching,
+};
 pub use mem::{
-    Buffer, Exposed, ExposedRange, Gather, Memory, PageSize, Piece, PlainMemory, Pool, PoolBuilder,
-    RemoteSlice, RevokeError, Scatter, SharedBuffer, WritablePiece,
+    Buffer, Exposed, ExposedRange, Gather, Memory, MemoryWindow, PageSize, Piece, PlainMemory,
+    Pool, PoolBuilder, RemoteSlice, RevokeError, Scatter, SharedBuffer, WritablePiece,
 };
 pub use net::{
     AddressScope, HostNet, HwAddr, Interface, LocalAddress, NetCache, NetSnapshot, Uevents,
@@ -182,11 +184,12 @@ pub use qp::{
 pub use query::{Choice, Criterion, Explained, Explanation, GidQuery, Reason, Verdict};
 pub use resolve::{Destination, Path, Resolution, Resolver, ResolverStats};
 pub use types::{
-    AtomicCap, CmEventType, DatagramSource, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope,
-    GidType, Grh, Guid, IfName, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey,
-    ParseGidError, ParseSubnetError, ParseWantedError, PhysState, PortCaps, PortNum, PortState,
-    Psn, QKey, QpState, Qpn, RKey, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportType,
-    Wanted, WcOpcode, WcStatus,
+    AtomicCap, Capabilities, Capability, CmEventType, DatagramSource, DeviceCaps, FullGid, Gid,
+    GidEntry, GidIndex, GidScope, GidType, Grh, Guid, IfName, Lid, LinkLayer, LinkSpeed, LinkWidth,
+    Mtu, NodeType, OdpCaps, PKey, ParseGidError, ParseSubnetError, ParseWantedError,
+    PciAtomicSizes, PhysState, PortCaps, PortNum, PortState, Psn, QKey, QpState, Qpn, RKey,
+    RawPacketCaps, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportCaps, TransportType,
+    Wanted, WcOpcode, WcStatus, WindowType,
 };
 
 /// Work requests: what is posted on a [`SendQueue`] or a [`RecvQueue`].
@@ -195,7 +198,9 @@ pub use types::{
 /// `wr::Send::new(buffer)`.
 pub mod wr {
     pub use crate::mem::Inline;
-    pub use crate::qp::{CompareSwap, Datagram, FetchAdd, Read, Receive, Send, Write};
+    pub use crate::qp::{
+        Bind, CompareSwap, Datagram, FetchAdd, LocalInvalidate, Read, Receive, Send, Write,
+    };
 }
 
 /// What the crate's documentation says of threads: held at compile time.
@@ -209,5 +214,6 @@ const _: fn() = || {
     any_thread::<(cm::ConnectionRequest, cm::Connecting, cm::Accepting, cm::Connected)>();
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
     any_thread::<(ProtectionDomain, Pool, Buffer, SharedBuffer, Exposed, ExposedRange)>();
+    any_thread::<(MemoryWindow, wr::Bind, wr::LocalInvalidate)>();
     any_thread::<(CompletionQueue, CompletionChannel, QueuePair<Rts>, SendQueue, RecvQueue)>();
 };

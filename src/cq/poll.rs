@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::CompletionQueue;
 use crate::error::{Error, Queue};
-use crate::mem::{Buffer, Held, Memory};
+use crate::mem::{Buffer, Held, Memory, MemoryWindow};
 use crate::sys::abi::ibv_wc;
 use crate::types::{DatagramSource, Lid, Qpn, RKey, WcOpcode, WcStatus};
 use crate::wq::{Claim, Claimed, Ring, WrId};
@@ -378,6 +378,7 @@ impl<'a> Completion<'a> {
                     Memory::Exposed(range) => {
                         self.give(range.len() as u32);
                     }
+                    Memory::Window(window) => window.settle(self.is_success()),
                     Memory::Shared(_) => {}
                 }
                 return Some(memory);
@@ -413,6 +414,15 @@ impl<'a> Completion<'a> {
     #[inline]
     pub fn into_buffer(mut self) -> Option<Buffer> {
         self.take_buffer()
+    }
+
+    /// The memory window that was posted, bound or not any more, if it was carried out; see
+    /// [`Memory::Window`].
+    pub fn into_window(mut self) -> Option<MemoryWindow> {
+        std::iter::from_fn(|| self.take()).find_map(|memory| match memory {
+            Memory::Window(window) => Some(window),
+            _ => None,
+        })
     }
 
     #[inline]

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::map::{Mapping, PlainMemory};
 use super::remote::RemoteSlice;
-use super::{LOCAL_WRITE, not_registered};
+use super::{LOCAL_WRITE, MW_BIND, not_registered};
 use crate::error::{Error, Object, Result};
 use crate::pd::ProtectionDomain;
 use crate::sys::MrHandle;
-use crate::types::{RKey, RemoteAccess};
+use crate::types::{Capability, RKey, RemoteAccess};
 
 /// Memory that peers may write, read or do atomics on, as its [`RemoteAccess`] allows.
 ///
@@ -34,6 +34,8 @@ pub(crate) struct Inner {
     pub(super) lkey: u32,
     rkey: u32,
     access: RemoteAccess,
+    /// Whether windows can be bound on it.
+    pub(super) windows: bool,
     pub(super) pd: ProtectionDomain,
 }
 
@@ -62,11 +64,44 @@ impl Exposed {
     /// # Errors
     ///
     /// [`Error::OutOfRange`] for a length of zero or beyond the device's
-    /// [`max_mr_size`](crate::DeviceLimits::max_mr_size); [`Error::NoMemory`] when it cannot be locked,
+    /// [`max_mr_size`](crate::DeviceLimits::max_mr_size); [`Error::Unsupported`] for atomics on a device that
+    /// has none; [`Error::NoMemory`] when it cannot be locked,
     /// with the limit; [`Error::Host`] and [`Error::Verb`] for what else the kernel and the device
     /// answer.
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(pd: &ProtectionDomain, len: usize, access: RemoteAccess) -> Result<Exposed> {
+        Exposed::register(pd, len, access, false)
+    }
+
+    /// The same, and [windows](super::MemoryWindow) can be bound on it (`IBV_ACCESS_MW_BIND`). What a window
+    /// grants does not depend on `access`, which is for those who know the memory's own key: that may be
+    /// nothing ([`RemoteAccess::default`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Exposed::new); [`Error::Unsupported`] on a device that has no windows.
+    pub fn with_windows(
+        pd: &ProtectionDomain,
+        len: usize,
+        access: RemoteAccess,
+    ) -> Result<Exposed> {
+        let context = pd.context();
+        let any = [Capability::MemoryWindow2A, Capability::MemoryWindow2B];
+        if !any.iter().any(|window| context.supports(*window)) {
+            context.require(Capability::MemoryWindow1)?;
+        }
+        Exposed::register(pd, len, access, true)
+    }
+
+    fn register(
+        pd: &ProtectionDomain,
+        len: usize,
+        access: RemoteAccess,
+        windows: bool,
+    ) -> Result<Exposed> {
+        if access.contains(RemoteAccess::ATOMIC) {
+            pd.context().require(Capability::Atomics)?;
+        }
         let most = match pd.context().limits().max_mr_size {
             0 => isize::MAX as u64,
             limit => limit.min(isize::MAX as u64),
@@ -77,7 +112,7 @@ impl Exposed {
         }
         let mapping = Mapping::new(len, false)?;
         let start = mapping.start();
-        let flags = access.bits() & ALL_REMOTE | LOCAL_WRITE;
+        let flags = access.bits() & ALL_REMOTE | LOCAL_WRITE | if windows { MW_BIND } else { 0 };
         // Registered to its length, not to the end of its last page: what a peer reaches is what was
         // granted.
         // SAFETY: the mapping is kept until the region was deregistered, and no reference to it is
@@ -90,6 +125,7 @@ impl Exposed {
             lkey: region.lkey(),
             rkey: region.rkey(),
             access,
+            windows,
             pd: pd.clone(),
             region: Some((region, mapping)),
         };
@@ -220,12 +256,12 @@ impl Exposed {
     ///
     /// # Errors
     ///
-    /// The object itself, still exposed: with [`Error::InUse`] while a range of it is held by someone or
-    /// in flight, with [`Error::Verb`] when the device does not deregister it.
+    /// The object itself, still exposed: with [`Error::InUse`] while a range of it is held by someone, in
+    /// flight, or bound by a window, with [`Error::Verb`] when the device does not deregister it.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn revoke(self) -> Result<PlainMemory, RevokeError> {
         let mut inner = Arc::try_unwrap(self.inner).map_err(|inner| RevokeError {
-            error: Error::InUse { what: "exposed memory", by: "ranges of it" },
+            error: Error::InUse { what: "exposed memory", by: "ranges of it, or windows on it," },
             exposed: Exposed { inner },
         })?;
         // There until now: only revoking and dropping take it.
@@ -269,6 +305,11 @@ const ALL_REMOTE: u32 =
     RemoteAccess::WRITE.bits() | RemoteAccess::READ.bits() | RemoteAccess::ATOMIC.bits();
 
 impl Inner {
+    /// What a bind names the region by.
+    pub(super) fn region_address(&self) -> u64 {
+        self.region.as_ref().map_or(0, |(region, _)| region.address())
+    }
+
     #[inline]
     fn check(&self, offset: usize, len: usize) -> Result<()> {
         match offset.checked_add(len) {

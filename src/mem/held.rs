@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::buffer::{Buffer, SharedBuffer, Slot};
 use super::exposed::{ExposedRange, Part};
+use super::window::{self, MemoryWindow};
 use crate::ah::AddressHandle;
 
 /// An owner of memory, in one word: a pointer whose low three bits say what it points to. Dropping it
@@ -25,11 +26,12 @@ const BUFFER: usize = 1;
 const SHARED: usize = 2;
 const EXPOSED: usize = 3;
 const ADDRESS: usize = 5;
+const WINDOW: usize = 6;
 const NOTHING: usize = 7;
 
 // What is pointed to leaves the low three bits free.
 const _: () = assert!(align_of::<Slot>() > TAG && align_of::<Part>() > TAG);
-const _: () = assert!(align_of::<crate::ah::Inner>() > TAG);
+const _: () = assert!(align_of::<crate::ah::Inner>() > TAG && align_of::<window::Inner>() > TAG);
 
 /// What a work request held, given back.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub enum Memory {
     Shared(SharedBuffer),
     /// A range of exposed memory.
     Exposed(ExposedRange),
+    /// A memory window. After a bind that was carried out it is bound, and after an invalidation it is not.
+    Window(MemoryWindow),
 }
 
 impl Held {
@@ -83,6 +87,24 @@ impl Held {
         // SAFETY: as in `into_memory`.
         let inner = unsafe { Arc::from_raw(ManuallyDrop::new(self).untagged().as_ptr()) };
         Ok(AddressHandle::of(inner))
+    }
+
+    /// A window that is being bound, or invalidated.
+    #[inline]
+    pub(super) fn window(window: MemoryWindow) -> Held {
+        let inner = Box::into_raw(window.into_inner());
+        // SAFETY: what Box::into_raw gives is not NULL.
+        Held::tagged(unsafe { NonNull::new_unchecked(inner) }, WINDOW)
+    }
+
+    /// A window, if it is that; else itself.
+    pub(super) fn into_window(self) -> Result<MemoryWindow, Held> {
+        if self.tag() != WINDOW {
+            return Err(self);
+        }
+        // SAFETY: as in `into_memory`.
+        let inner = unsafe { Box::from_raw(ManuallyDrop::new(self).untagged().as_ptr()) };
+        Ok(MemoryWindow::of(inner))
     }
 
     /// Owns nothing: of a work request without memory of its own, which is in flight all the same.
@@ -136,6 +158,10 @@ impl Held {
                 EXPOSED => {
                     let part = Arc::from_raw(this.untagged::<Part>().as_ptr());
                     Some(Memory::Exposed(ExposedRange::from_part(part)))
+                }
+                WINDOW => {
+                    let inner = Box::from_raw(this.untagged().as_ptr());
+                    Some(Memory::Window(MemoryWindow::of(inner)))
                 }
                 ADDRESS => {
                     drop(AddressHandle::of(Arc::from_raw(this.untagged().as_ptr())));

@@ -3,18 +3,19 @@
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::context::Context;
 use crate::cq::Shared;
 use crate::error::{Errno, Error, Refusal, Result, TransitionFault};
 use crate::event::ObjectEvents;
+use crate::mem::Windows;
 use crate::pd::ProtectionDomain;
 use crate::sys::QpHandle;
 use crate::sys::abi::{ibv_qp_attr, ibv_qp_cap};
 use crate::sys::qp::{mask, zeroed_attr};
-use crate::types::{QpState, Qpn};
+use crate::types::{Capability, QpState, Qpn};
 use crate::wq::Ring;
 
 /// The queue pair itself; destroyed when the last of its handles is gone.
@@ -33,6 +34,10 @@ pub(crate) struct Core {
     pub(super) send_cq: Arc<Shared>,
     pub(super) recv_cq: Arc<Shared>,
     pub(super) events: Arc<ObjectEvents>,
+    /// Those of type 2, which go before it.
+    pub(super) windows: OnceLock<Arc<Windows>>,
+    /// Whether its device has atomics.
+    pub(super) atomics: bool,
     /// 0 while work may be posted; [`CLOSED`], or an errno and [`POISONED`].
     trouble: AtomicU64,
 }
@@ -59,6 +64,8 @@ impl Core {
         parts.send_ring.set_qpn(qpn);
         parts.recv_ring.set_qpn(qpn);
         Core {
+            atomics: parts.pd.context().supports(Capability::Atomics),
+            windows: OnceLock::new(),
             handle: ManuallyDrop::new(parts.handle),
             qpn,
             domain: parts.pd.id(),
@@ -149,6 +156,11 @@ impl Drop for Core {
     fn drop(&mut self) {
         let context = self.context().clone();
         context.events().unregister(self.handle.key() as u64, &self.events);
+        if let Some(windows) = self.windows.get() {
+            // In the error state no bind begins any more. If that fails, so will its binds.
+            let _ = self.close();
+            windows.end();
+        }
         // SAFETY: taken once, here; nobody uses it after.
         let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
         match handle.destroy() {

@@ -3,6 +3,7 @@
 //! * this file: [`QueuePair`], its states as types, its end.
 //! * `builder`: how one is made. `state`: its transitions. `endpoint`: addresses and settings.
 //! * `send`, `recv`: its two queues. `request`: what is posted. `batch`: several with one doorbell.
+//! * `ud`: datagrams. `window`: memory windows of type 2, and what windows are bound by.
 //! * `transport`: the kinds of them, as types.
 //! * `core`: what the handles share, and the destruction, which is the fence: what is posted stays owned by
 //!   the queue pair until the device said that it is destroyed.
@@ -17,6 +18,7 @@ mod send;
 mod state;
 pub mod transport;
 mod ud;
+mod window;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -41,6 +43,7 @@ pub use request::{CompareSwap, FetchAdd, Read, Send, SendRequest, Write};
 pub use send::{PostError, SendQueue};
 pub use state::{Failed, InitOptions};
 pub use ud::Datagram;
+pub use window::{Bind, LocalInvalidate};
 
 pub(crate) use state::Told;
 

@@ -15,8 +15,7 @@
 //! queue pair, an overflowing completion queue.
 //!
 //! It has no time: a send waits for a receive for ever unless `rnr_retry` is 0, and for a peer that is
-//! not connected yet; a peer that failed or is gone is told at once. It has RC only, one port, no memory
-//! windows, no loss of packets, no order of bytes inside a transfer, no drained event in SQD, no extended verbs
+//! not connected yet; a peer that failed or is gone is told at once. It has RC only, one port, no loss of packets, no order of bytes inside a transfer, no drained event in SQD, no extended verbs
 //! but the two queries; a row of the GID table that is in use can go all the same. Address handles are checked and
 //! lead nowhere.
 //!
@@ -52,6 +51,7 @@ mod qp;
 mod srq;
 mod states;
 mod verbs;
+mod window;
 mod work;
 mod world;
 

@@ -305,6 +305,9 @@ pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     if let Err(errno) = called {
         return errno;
     }
+    if world.binds_windows(id) {
+        return libc::EBUSY;
+    }
     world.forget_events(id);
     world = wait_until(world, "ibv_destroy_qp", |world| world.is_settled(id));
     world.remove_qp(id);
