@@ -328,8 +328,7 @@ impl<'a> Completion<'a> {
     /// The key of this side that the peer invalidated with it.
     #[inline]
     pub fn invalidated(&self) -> Option<RKey> {
-        const WITH_INV: u32 = 1 << 3;
-        self.came_with(WITH_INV).then(|| RKey::new(self.wc.imm_data))
+        self.came_with(self.claimed.invalidated()).then(|| RKey::new(self.wc.imm_data))
     }
 
     #[inline]

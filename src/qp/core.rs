@@ -15,7 +15,7 @@ use crate::pd::ProtectionDomain;
 use crate::sys::QpHandle;
 use crate::sys::abi::{ibv_qp_attr, ibv_qp_cap};
 use crate::sys::qp::{mask, zeroed_attr};
-use crate::types::{Capability, QpState, Qpn};
+use crate::types::{Capability, DeviceCaps, QpState, Qpn};
 use crate::wq::Ring;
 
 /// The queue pair itself; destroyed when the last of its handles is gone.
@@ -63,6 +63,7 @@ impl Core {
         let qpn = Qpn::from_raw(parts.handle.number());
         parts.send_ring.set_qpn(qpn);
         parts.recv_ring.set_qpn(qpn);
+        parts.recv_ring.set_invalidated(invalidated_flags(parts.pd.context()));
         Core {
             atomics: parts.pd.context().supports(Capability::Atomics),
             windows: OnceLock::new(),
@@ -150,6 +151,17 @@ impl Core {
         let (qpn, what) = (self.qpn, what.into());
         Error::Transition(Box::new(TransitionFault { device, qpn, from, to, errno, what }))
     }
+}
+
+/// Which flags of a completion say that the peer invalidated a key: `IBV_WC_WITH_INV`, and on a device that
+/// checks no checksums `IBV_WC_IP_CSUM_OK` too. That is the number which the kernel has for the first, and rxe
+/// hands it out as it is.
+fn invalidated_flags(context: &Context) -> u32 {
+    const IP_CSUM_OK: u32 = 1 << 2;
+    const WITH_INV: u32 = 1 << 3;
+    let caps = context.limits().capabilities;
+    let sums = [DeviceCaps::UD_IP_CSUM, DeviceCaps::RC_IP_CSUM, DeviceCaps::RAW_IP_CSUM];
+    if sums.iter().any(|sum| caps.contains(*sum)) { WITH_INV } else { WITH_INV | IP_CSUM_OK }
 }
 
 impl Drop for Core {

@@ -369,7 +369,7 @@ pub(super) unsafe fn write_wr<R: sealed::Request>(
         (&raw mut (*at).num_sge).write(num_sge);
         (&raw mut (*at).opcode).write(what.opcode);
         (&raw mut (*at).send_flags).write(flags);
-        (&raw mut (*at).imm_data).write(what.imm);
+        (&raw mut (*at).imm_data).write(if R::WINDOW { what.key() } else { what.imm });
         if R::WINDOW {
             // Some drivers look at this of every request.
             (&raw mut (*at).wr).write(What::flush().remote_part());

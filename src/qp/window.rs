@@ -100,11 +100,7 @@ impl LocalInvalidate {
         let told = window.prepare_invalidate();
         let what = match window.window_type() {
             WindowType::TYPE_1 => What::window(opcode::BIND_MW, WcOpcode::BIND_MW, &told),
-            _ => {
-                let mut what = What::window(opcode::LOCAL_INV, WcOpcode::LOCAL_INV, &told);
-                what.imm = told.remote.rkey().get();
-                what
-            }
+            _ => What::window(opcode::LOCAL_INV, WcOpcode::LOCAL_INV, &told),
         };
         LocalInvalidate { memory: Posted(window), what }
     }
@@ -117,6 +113,11 @@ impl What {
         let mut what = What::new(opcode, completes_as, flag::SIGNALED, told.remote);
         (what.compare_add, what.swap, what.imm) = (told.window, told.region, told.access);
         what
+    }
+
+    /// In the place of immediate data: the key to invalidate. Of a bind nothing, or it is refused.
+    pub(super) fn key(&self) -> u32 {
+        if self.opcode == opcode::LOCAL_INV { self.remote.rkey().get() } else { 0 }
     }
 
     /// What a bind is about, of a window of type 1.

@@ -60,6 +60,7 @@ mod seed;
 mod storm;
 mod tables;
 mod teardown;
+mod windows;
 
 /// What `gids` prints with these arguments.
 fn gids_output(arguments: &[&str]) -> Result<String, String> {

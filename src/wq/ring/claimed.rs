@@ -65,6 +65,11 @@ impl Claimed<'_> {
         self.ring.qpn()
     }
 
+    /// See [`Ring::invalidated`].
+    pub(crate) fn invalidated(&self) -> u32 {
+        self.ring.invalidated()
+    }
+
     /// The next piece of its memory, in the order they were posted.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<Held> {

@@ -167,6 +167,9 @@ impl World {
         let place = Place { owner: id, epoch: qp.epoch, number };
         let all_signaled = qp.all_signaled;
         if raw.opcode == wr::BIND_MW {
+            if raw.imm_data != 0 || raw.num_sge != 0 {
+                return Err(libc::EINVAL);
+            }
             let asked = raw.bind_mw;
             // SAFETY: the region is the caller's.
             let bind =
