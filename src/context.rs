@@ -15,7 +15,7 @@ use crate::pkey::{self, PKeyCache};
 use crate::port::PortAttr;
 use crate::sys::ContextHandle;
 use crate::sys::abi::ibv_gid_entry;
-use crate::types::{Gid, GidEntry, Guid, PortNum};
+use crate::types::{Capabilities, Capability, Gid, GidEntry, Guid, PortNum};
 
 /// An open device (`struct ibv_context`), with its limits and its GID tables.
 ///
@@ -29,6 +29,7 @@ pub struct Context {
 struct Inner {
     device: Device,
     limits: DeviceLimits,
+    supported: Capabilities,
     gids: GidCache,
     /// Read when first asked for: a file read a row.
     pkeys: OnceLock<PKeyCache>,
@@ -99,6 +100,7 @@ impl Device {
         let longest_messages = (0..limits.ports).map(|_| OnceLock::new()).collect();
         let inner = Inner {
             device: self.clone(),
+            supported: limits.supported(),
             limits,
             gids,
             pkeys: OnceLock::new(),
@@ -143,6 +145,28 @@ impl Context {
     #[doc(alias = "ibv_query_device_ex")]
     pub fn limits(&self) -> &DeviceLimits {
         &self.inner.limits
+    }
+
+    /// What the device can do at all, as it told when it was opened.
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.supported
+    }
+
+    /// Whether the device can do this at all.
+    pub fn supports(&self, capability: Capability) -> bool {
+        self.inner.supported.contains(capability)
+    }
+
+    /// The same as a result: what this crate's own calls ask before they ask the device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`].
+    pub fn require(&self, what: Capability) -> Result<()> {
+        if self.supports(what) {
+            return Ok(());
+        }
+        Err(Error::Unsupported { device: self.device().name().into(), what })
     }
 
     /// The device's GID tables, answered from memory.

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::types::{
-    Gid, GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus,
+    Capability, Gid, GidEntry, IfName, ParseGidError, PortNum, Qpn, Wanted, WcOpcode, WcStatus,
 };
 
 pub use errno::Errno;
@@ -23,7 +23,7 @@ pub use manager::{CmFault, CmReason};
 pub use moved::GidMoved;
 pub use no_device::{AddressWithDevice, NoDeviceForAddress};
 pub use object::Object;
-pub use refusal::{Queue, QueueOwner, Refusal};
+pub use refusal::{Queue, QueueOwner, Refusal, WindowFault};
 pub use transition::TransitionFault;
 
 /// What every fallible call of this crate returns.
@@ -284,6 +284,15 @@ pub enum Error {
         /// Why there could not be one more.
         #[source]
         why: Box<Error>,
+    },
+
+    /// Something that this device cannot do at all, as it told when it was opened.
+    #[error("{device} has no {what}")]
+    Unsupported {
+        /// The device's name.
+        device: Box<str>,
+        /// What it cannot do.
+        what: Capability,
     },
 
     /// Something that somebody still uses.

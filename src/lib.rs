@@ -163,17 +163,19 @@ pub use doorbell::{Certainty, Doorbell, DoorbellKind, DoorbellSwitch, ReadAt, Wr
 pub use error::{
     AddressWithDevice, CmFault, CmReason, Errno, Error, ExchangeFault, ExchangeProblem,
     ExchangeStep, GidMoved, NoDeviceForAddress, Object, Queue, QueueOwner, RecordError, Refusal,
-    Result, TransitionFault,
+    Result, TransitionFault, WindowFault,
 };
 pub use event::{Event, EventQueue, EventSubject, EventType, ObjectId};
 pub use gid::{GidCache, GidSnapshot, Matches, PortTable, Row};
 pub use kept::CacheStats;
-pub use limits::DeviceLimits;
+pub use limits::{
+    DeviceLimits, ExtendedLimits, OnDemandPaging, PacketPacing, PciAtomics, TagMatching,
+};
 pub use mcast::MulticastAttachment;
 pub use mem::{
     Buffer, Exposed, ExposedRange, Fragment, FromMemoryError, Gather, IntoMemoryError, Memory,
-    PagePool, PagePoolBuilder, PagePoolStats, PageSize, Piece, PlainMemory, Pool, PoolBuilder,
-    Region, RemoteSlice, RevokeError, Scatter, SharedBuffer, WritablePiece,
+    MemoryWindow, PagePool, PagePoolBuilder, PagePoolStats, PageSize, Piece, PlainMemory, Pool,
+    PoolBuilder, Region, RemoteSlice, RevokeError, Scatter, SharedBuffer, WritablePiece,
 };
 pub use net::{
     AddressScope, HostNet, HwAddr, Interface, LocalAddress, NetCache, NetSnapshot, Uevents,
@@ -194,11 +196,12 @@ pub use srq::{
     SharedReceiveQueueLimits,
 };
 pub use types::{
-    AtomicCap, CmEventType, DatagramSource, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope,
-    GidType, Grh, Guid, IfName, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey,
-    ParseGidError, ParseSubnetError, ParseWantedError, PhysState, PortCaps, PortNum, PortState,
-    Psn, QKey, QpState, Qpn, RKey, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportType,
-    Wanted, WcOpcode, WcStatus,
+    AtomicCap, Capabilities, Capability, CmEventType, DatagramSource, DeviceCaps, FullGid, Gid,
+    GidEntry, GidIndex, GidScope, GidType, Grh, Guid, IfName, Lid, LinkLayer, LinkSpeed, LinkWidth,
+    Mtu, NodeType, OdpCaps, PKey, ParseGidError, ParseSubnetError, ParseWantedError,
+    PciAtomicSizes, PhysState, PortCaps, PortNum, PortState, Psn, QKey, QpState, Qpn, RKey,
+    RawPacketCaps, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportCaps, TransportType,
+    Wanted, WcOpcode, WcStatus, WindowType,
 };
 
 /// Work requests: what is posted on a [`SendQueue`], a [`RecvQueue`] or a [`SharedReceiveQueue`].
@@ -207,7 +210,9 @@ pub use types::{
 /// `wr::Send::new(buffer)`.
 pub mod wr {
     pub use crate::mem::Inline;
-    pub use crate::qp::{CompareSwap, Datagram, FetchAdd, Read, Receive, Send, Write};
+    pub use crate::qp::{
+        Bind, CompareSwap, Datagram, FetchAdd, LocalInvalidate, Read, Receive, Send, Write,
+    };
 }
 
 /// What the crate's documentation says of threads: held at compile time.
@@ -222,6 +227,7 @@ const _: fn() = || {
     any_thread::<(HostNet, Uevents, NetSnapshot, Error)>();
     any_thread::<(ProtectionDomain, Pool, Buffer, SharedBuffer, Exposed, ExposedRange)>();
     any_thread::<(PagePool, Fragment, Region)>();
+    any_thread::<(MemoryWindow, wr::Bind, wr::LocalInvalidate)>();
     any_thread::<(CompletionQueue, CompletionChannel, QueuePair<Rts>, SendQueue, RecvQueue)>();
     any_thread::<(SharedReceiveQueue, SharedReceiveQueueHandle, Left)>();
     any_thread::<(QueuePair<Rts, transport::Ud>, AddressHandle, MulticastAttachment)>();

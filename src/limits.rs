@@ -1,9 +1,13 @@
-//! What a device is and how much it gives.
+//! What a device is and how much it gives. `extended`: what newer kernels and drivers tell besides.
+
+mod extended;
 
 use std::ffi::CStr;
 
 use crate::sys::DeviceAttrRaw;
-use crate::types::{AtomicCap, DeviceCaps, Guid};
+use crate::types::{AtomicCap, Capabilities, Capability, DeviceCaps, Guid};
+
+pub use extended::{ExtendedLimits, OnDemandPaging, PacketPacing, PciAtomics, TagMatching};
 
 /// A device's identity and limits (`struct ibv_device_attr_ex`, `ibv_query_device_ex`), asked
 /// once when it was opened.
@@ -87,9 +91,45 @@ pub struct DeviceLimits {
     pub hca_core_clock_khz: u64,
     /// Device memory, in bytes.
     pub max_dm_size: u64,
+    /// What newer kernels and drivers tell besides.
+    pub extended: ExtendedLimits,
 }
 
 impl DeviceLimits {
+    /// What the device can do at all, as it tells: of the calls of this crate those that need one of these
+    /// are refused without it, before the device is asked.
+    ///
+    /// That a driver can resize a completion queue is told nowhere, and so is not among them.
+    pub fn supported(&self) -> Capabilities {
+        let has = |flag| self.capabilities.contains(flag);
+        let extended = &self.extended;
+        let mut set = Capabilities::default();
+        for capability in Capability::ALL {
+            let there = match capability {
+                Capability::Atomics => self.atomic_cap != AtomicCap::NONE,
+                Capability::AtomicsWithCpu => self.atomic_cap == AtomicCap::GLOBAL,
+                Capability::MemoryWindow1 => has(DeviceCaps::MEM_WINDOW),
+                Capability::MemoryWindow2A => has(DeviceCaps::MEM_WINDOW_TYPE_2A),
+                Capability::MemoryWindow2B => has(DeviceCaps::MEM_WINDOW_TYPE_2B),
+                Capability::Invalidate => has(DeviceCaps::MEM_MGT_EXTENSIONS),
+                Capability::SharedReceiveQueues => self.max_srq != 0,
+                Capability::Xrc => has(DeviceCaps::XRC),
+                Capability::Multicast => self.max_mcast_grp != 0,
+                Capability::RawPackets => extended.max_raw_packet_qp != 0,
+                Capability::FlowSteering => has(DeviceCaps::MANAGED_FLOW_STEERING),
+                Capability::OnDemandPaging => extended.on_demand_paging.is_supported(),
+                Capability::DeviceMemory => self.max_dm_size != 0,
+                Capability::CompletionTimestamps => self.completion_timestamp_mask != 0,
+                Capability::CompletionModeration => extended.cq_moderation_count != 0,
+                Capability::TagMatching => extended.tag_matching.max_num_tags != 0,
+                Capability::SegmentationOffload => extended.max_tso != 0,
+                Capability::PacketPacing => extended.packet_pacing.rate_max_kbps != 0,
+            };
+            set.set(*capability, there);
+        }
+        set
+    }
+
     pub(crate) fn from_raw(raw: &DeviceAttrRaw, completion_vectors: i32) -> DeviceLimits {
         let attr = &raw.orig_attr;
         let count = |n: i32| u32::try_from(n).unwrap_or(0);
@@ -137,6 +177,7 @@ impl DeviceLimits {
             completion_timestamp_mask: raw.completion_timestamp_mask,
             hca_core_clock_khz: raw.hca_core_clock,
             max_dm_size: raw.max_dm_size,
+            extended: ExtendedLimits::from_raw(raw),
         }
     }
 }

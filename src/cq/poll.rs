@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::CompletionQueue;
 use crate::error::{Error, Queue};
-use crate::mem::{Buffer, Held, Memory};
+use crate::mem::{Buffer, Held, Memory, MemoryWindow};
 use crate::sys::abi::ibv_wc;
 use crate::types::{DatagramSource, Lid, Qpn, RKey, WcOpcode, WcStatus};
 use crate::wq::{Claim, Claimed, Ring, WrId};
@@ -358,8 +358,7 @@ impl<'a> Completion<'a> {
     /// The key of this side that the peer invalidated with it.
     #[inline]
     pub fn invalidated(&self) -> Option<RKey> {
-        const WITH_INV: u32 = 1 << 3;
-        self.came_with(WITH_INV).then(|| RKey::new(self.wc.imm_data))
+        self.came_with(self.claimed.invalidated()).then(|| RKey::new(self.wc.imm_data))
     }
 
     #[inline]
@@ -411,6 +410,7 @@ impl<'a> Completion<'a> {
                     Memory::Exposed(range) => {
                         self.give(range.len() as u32);
                     }
+                    Memory::Window(window) => window.settle(self.is_success()),
                     Memory::Shared(_) => {}
                 }
                 return Some(memory);
@@ -444,6 +444,15 @@ impl<'a> Completion<'a> {
     #[inline]
     pub fn into_buffer(mut self) -> Option<Buffer> {
         self.take_buffer()
+    }
+
+    /// The memory window that was posted, bound or not any more, if it was carried out; see
+    /// [`Memory::Window`].
+    pub fn into_window(mut self) -> Option<MemoryWindow> {
+        std::iter::from_fn(|| self.take()).find_map(|memory| match memory {
+            Memory::Window(window) => Some(window),
+            _ => None,
+        })
     }
 
     #[inline]

@@ -153,6 +153,22 @@ pub enum Refusal {
         qpn: Qpn,
     },
 
+    /// A memory window that cannot be bound, or invalidated, in this way.
+    #[error("a memory window on {qpn}: {fault}")]
+    Window {
+        /// The queue pair.
+        qpn: Qpn,
+        /// Why not.
+        fault: WindowFault,
+    },
+
+    /// An atomic on a device that has none.
+    #[error("an atomic on {qpn}: its device has no atomics")]
+    NoAtomics {
+        /// The queue pair.
+        qpn: Qpn,
+    },
+
     /// The queue pair was closed.
     #[error("{qpn} is closed")]
     Closed {
@@ -213,4 +229,43 @@ pub enum Refusal {
         /// Why.
         errno: Errno,
     },
+}
+
+/// Why a memory window cannot be bound, or invalidated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum WindowFault {
+    /// The memory was not registered for windows; see
+    /// [`Exposed::with_windows`](crate::Exposed::with_windows).
+    NoBindRight,
+    /// The memory is of another protection domain than the window.
+    OtherDomain,
+    /// A window of type 2 is of another queue pair, or of one that is gone.
+    OtherQueuePair,
+    /// A window of type 2 that is bound: invalidate it first.
+    Bound,
+    /// A window that is not bound is to be invalidated.
+    NotBound,
+    /// To no bytes at all.
+    Empty,
+    /// A work request on it failed or was flushed, so that what it grants is not known: it can only be
+    /// dropped.
+    Unsure,
+    /// Of type 1, in a batch: it is posted by a call of its own.
+    InBatch,
+}
+
+impl std::fmt::Display for WindowFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            WindowFault::NoBindRight => "the memory was not registered for windows",
+            WindowFault::OtherDomain => "the memory is of another protection domain",
+            WindowFault::OtherQueuePair => "it is of another queue pair",
+            WindowFault::Bound => "it is bound, and must be invalidated first",
+            WindowFault::NotBound => "it is not bound",
+            WindowFault::Empty => "it cannot be bound to no bytes",
+            WindowFault::Unsure => "an earlier request on it failed, and it can only be dropped",
+            WindowFault::InBatch => "one of type 1 is not posted in a batch",
+        })
+    }
 }

@@ -6,14 +6,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::LOCAL_WRITE;
 use super::map::{Mapping, PlainMemory};
 use super::region::Region;
 use super::registered::Registered;
 use super::remote::RemoteSlice;
+use super::{LOCAL_WRITE, MW_BIND};
 use crate::error::{Error, Result};
 use crate::pd::ProtectionDomain;
-use crate::types::{RKey, RemoteAccess};
+use crate::types::{Capability, RKey, RemoteAccess};
 
 /// Memory that peers may write, read or do atomics on, as its [`RemoteAccess`] allows.
 ///
@@ -30,6 +30,8 @@ pub(crate) struct Inner {
     memory: Registered,
     len: usize,
     access: RemoteAccess,
+    /// Whether windows can be bound on it.
+    pub(super) windows: bool,
 }
 
 impl Exposed {
@@ -38,11 +40,44 @@ impl Exposed {
     /// # Errors
     ///
     /// [`Error::OutOfRange`] for a length of zero or beyond the device's
-    /// [`max_mr_size`](crate::DeviceLimits::max_mr_size); [`Error::NoMemory`] when it cannot be locked,
+    /// [`max_mr_size`](crate::DeviceLimits::max_mr_size); [`Error::Unsupported`] for atomics on a device that
+    /// has none; [`Error::NoMemory`] when it cannot be locked,
     /// with the limit; [`Error::Host`] and [`Error::Verb`] for what else the kernel and the device
     /// answer.
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(pd: &ProtectionDomain, len: usize, access: RemoteAccess) -> Result<Exposed> {
+        Exposed::register(pd, len, access, false)
+    }
+
+    /// The same, and [windows](super::MemoryWindow) can be bound on it (`IBV_ACCESS_MW_BIND`). What a window
+    /// grants does not depend on `access`, which is for those who know the memory's own key: that may be
+    /// nothing ([`RemoteAccess::default`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Exposed::new); [`Error::Unsupported`] on a device that has no windows.
+    pub fn with_windows(
+        pd: &ProtectionDomain,
+        len: usize,
+        access: RemoteAccess,
+    ) -> Result<Exposed> {
+        let context = pd.context();
+        let any = [Capability::MemoryWindow2A, Capability::MemoryWindow2B];
+        if !any.iter().any(|window| context.supports(*window)) {
+            context.require(Capability::MemoryWindow1)?;
+        }
+        Exposed::register(pd, len, access, true)
+    }
+
+    fn register(
+        pd: &ProtectionDomain,
+        len: usize,
+        access: RemoteAccess,
+        windows: bool,
+    ) -> Result<Exposed> {
+        if access.contains(RemoteAccess::ATOMIC) {
+            pd.context().require(Capability::Atomics)?;
+        }
         let most = match pd.context().limits().max_mr_size {
             0 => isize::MAX as u64,
             limit => limit.min(isize::MAX as u64),
@@ -53,13 +88,13 @@ impl Exposed {
         }
         // As long as it is asked, not to the end of its last page.
         let mapping = PlainMemory::new(Mapping::new(len, false)?, len);
-        let flags = access.bits() & ALL_REMOTE | LOCAL_WRITE;
+        let flags = access.bits() & ALL_REMOTE | LOCAL_WRITE | if windows { MW_BIND } else { 0 };
         // Registered to its length, not to the end of its last page: what a peer reaches is what was
         // granted.
         // SAFETY: no reference to the memory is made but to atomics.
         let memory = unsafe { Registered::new(pd, mapping.into(), len, flags) };
         let memory = memory.map_err(|failed| failed.0)?;
-        let inner = Inner { memory, len, access };
+        let inner = Inner { memory, len, access, windows };
         Ok(Exposed { inner: Arc::new(inner) })
     }
 
@@ -187,12 +222,12 @@ impl Exposed {
     ///
     /// # Errors
     ///
-    /// The object itself, still exposed: with [`Error::InUse`] while a range of it is held by someone or
-    /// in flight, with [`Error::Verb`] when the device does not deregister it.
+    /// The object itself, still exposed: with [`Error::InUse`] while a range of it is held by someone, in
+    /// flight, or bound by a window, with [`Error::Verb`] when the device does not deregister it.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn revoke(self) -> Result<PlainMemory, RevokeError> {
         let mut inner = Arc::try_unwrap(self.inner).map_err(|inner| RevokeError {
-            error: Error::InUse { what: "exposed memory", by: "ranges of it" },
+            error: Error::InUse { what: "exposed memory", by: "ranges of it, or windows on it," },
             exposed: Exposed { inner },
         })?;
         match inner.memory.deregister().map(Region::into_plain) {
@@ -228,6 +263,11 @@ const ALL_REMOTE: u32 =
     RemoteAccess::WRITE.bits() | RemoteAccess::READ.bits() | RemoteAccess::ATOMIC.bits();
 
 impl Inner {
+    /// What a bind names the region by.
+    pub(super) fn region_address(&self) -> u64 {
+        self.memory.region_address()
+    }
+
     #[inline]
     pub(super) fn memory(&self) -> &Registered {
         &self.memory

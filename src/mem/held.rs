@@ -11,6 +11,7 @@ use super::buffer::{Buffer, SharedBuffer, Slot};
 use super::exposed::{ExposedRange, Part};
 use super::pages::{Fragment, Place};
 use super::registered::Registered;
+use super::window::{self, MemoryWindow};
 use crate::ah::AddressHandle;
 
 /// An owner of memory, in one word: a pointer whose low three bits say what it points to. Dropping it
@@ -28,12 +29,13 @@ const SHARED: usize = 2;
 const EXPOSED: usize = 3;
 const FRAGMENT: usize = 4;
 const ADDRESS: usize = 5;
+const WINDOW: usize = 6;
 const NOTHING: usize = 7;
 
 // What is pointed to leaves the low three bits free.
 const _: () = assert!(align_of::<Slot>() > TAG && align_of::<Part>() > TAG);
 const _: () = assert!(align_of::<Place<Registered>>() > TAG);
-const _: () = assert!(align_of::<crate::ah::Inner>() > TAG);
+const _: () = assert!(align_of::<crate::ah::Inner>() > TAG && align_of::<window::Inner>() > TAG);
 
 /// What a work request held, given back.
 #[derive(Debug)]
@@ -47,6 +49,8 @@ pub enum Memory {
     Exposed(ExposedRange),
     /// A fragment of a page pool. After a receive its length is what was received into it.
     Fragment(Fragment),
+    /// A memory window. After a bind that was carried out it is bound, and after an invalidation it is not.
+    Window(MemoryWindow),
 }
 
 impl Held {
@@ -94,6 +98,24 @@ impl Held {
         // SAFETY: as in `into_memory`.
         let inner = unsafe { Arc::from_raw(ManuallyDrop::new(self).untagged().as_ptr()) };
         Ok(AddressHandle::of(inner))
+    }
+
+    /// A window that is being bound, or invalidated.
+    #[inline]
+    pub(super) fn window(window: MemoryWindow) -> Held {
+        let inner = Box::into_raw(window.into_inner());
+        // SAFETY: what Box::into_raw gives is not NULL.
+        Held::tagged(unsafe { NonNull::new_unchecked(inner) }, WINDOW)
+    }
+
+    /// A window, if it is that; else itself.
+    pub(super) fn into_window(self) -> Result<MemoryWindow, Held> {
+        if self.tag() != WINDOW {
+            return Err(self);
+        }
+        // SAFETY: as in `into_memory`.
+        let inner = unsafe { Box::from_raw(ManuallyDrop::new(self).untagged().as_ptr()) };
+        Ok(MemoryWindow::of(inner))
     }
 
     /// Owns nothing: of a work request without memory of its own, which is in flight all the same.
@@ -149,6 +171,10 @@ impl Held {
                     Some(Memory::Exposed(ExposedRange::from_part(part)))
                 }
                 FRAGMENT => Some(Memory::Fragment(Fragment::from_place(this.untagged()))),
+                WINDOW => {
+                    let inner = Box::from_raw(this.untagged().as_ptr());
+                    Some(Memory::Window(MemoryWindow::of(inner)))
+                }
                 ADDRESS => {
                     drop(AddressHandle::of(Arc::from_raw(this.untagged().as_ptr())));
                     None

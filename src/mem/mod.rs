@@ -5,6 +5,7 @@
 //! * `pages`: [`PagePool`], the receive path's pages, handed out in order as [`Fragment`]s.
 //! * `exposed`: [`Exposed`], what a peer may read or write as well, by copies and atomics only, and
 //!   [`RemoteSlice`], what a peer exposed.
+//! * `window`: [`MemoryWindow`], a grant of a part of exposed memory that work requests give and end.
 //! * `piece`: what may stand in a work request, and what of it the device may do.
 //! * `held`: memory as the table of work requests in flight holds it, in one word.
 //! * `registered`: memory and its registration. `region`: [`Region`], memory that the user brings. `map`: pages from the kernel. `extent`: where a buffer or
@@ -26,6 +27,7 @@ mod pool;
 mod region;
 mod registered;
 mod remote;
+mod window;
 
 pub use buffer::{Buffer, SharedBuffer};
 pub use exposed::{Exposed, ExposedRange, RevokeError};
@@ -36,10 +38,14 @@ pub use piece::{Gather, Inline, Piece, Scatter, WritablePiece};
 pub use pool::{FromMemoryError, IntoMemoryError, Pool, PoolBuilder};
 pub use region::Region;
 pub use remote::RemoteSlice;
+pub use window::MemoryWindow;
 
 pub(crate) use free::FreeList;
 pub(crate) use held::Held;
 pub(crate) use piece::{ANY_DOMAIN, MAX_PIECES, Pieces};
+pub(crate) use window::{Posted, Shared, Told, Windows};
 
 /// Access of a registration that is not remote (`IBV_ACCESS_LOCAL_WRITE`).
 const LOCAL_WRITE: u32 = 1;
+/// That windows can be bound on it (`IBV_ACCESS_MW_BIND`).
+const MW_BIND: u32 = 1 << 4;

@@ -81,6 +81,11 @@ impl Registered {
         self.rkey
     }
 
+    /// What a bind of a memory window names the registration by; 0 when there is none any more.
+    pub(super) fn region_address(&self) -> u64 {
+        self.parts.as_ref().map_or(0, |(region, _)| region.address())
+    }
+
     #[inline]
     pub(super) fn pd(&self) -> &ProtectionDomain {
         &self.pd

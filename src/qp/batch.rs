@@ -10,9 +10,9 @@ use std::ptr::null_mut;
 use super::receives::Receives;
 use super::recv::{Receive, RecvQueue};
 use super::request::{SendRequest, flag};
-use super::send::{EntryList, PostError, SendQueue, write_wr};
+use super::send::{EntryList, PostError, SendQueue, posted_alone, write_wr};
 use super::transport::{Rc, Transport};
-use crate::error::{Error, Refusal};
+use crate::error::{Error, Refusal, WindowFault};
 use crate::mem::{Buffer, Memory, Pieces, Scatter};
 use crate::sys::abi::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 use crate::wq::{Claimed, Posting};
@@ -103,6 +103,11 @@ impl<'a, const N: usize, const E: usize, T: Transport> SendBatch<'a, N, E, T> {
         &mut self,
         request: R,
     ) -> Result<(), PostError<R>> {
+        if R::WINDOW && posted_alone(&request).is_some() {
+            let (qpn, fault) = (self.queue.qpn(), WindowFault::InBatch);
+            let refusal = Refusal::Window { qpn, fault };
+            return Err(PostError { refusal, request: Some(request) });
+        }
         let count = self.requests.count;
         let first_entry = self.entries.count;
         let room = room(&self.requests, &self.entries, R::Memory::COUNT);
@@ -427,7 +432,12 @@ impl Refused<'_> {
 
     /// The next piece of its memory.
     pub fn take(&mut self) -> Option<Memory> {
-        std::iter::from_fn(|| self.claimed.take()).find_map(|held| held.into_memory())
+        let mut memory =
+            std::iter::from_fn(|| self.claimed.take()).find_map(|held| held.into_memory());
+        if let Some(Memory::Window(window)) = &mut memory {
+            window.not_posted();
+        }
+        memory
     }
 
     /// Its exclusive buffer, the first if there are several.

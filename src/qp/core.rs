@@ -4,18 +4,19 @@
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::shared::SharedCore;
 use crate::context::Context;
 use crate::cq::Shared;
 use crate::error::{Errno, Error, Refusal, Result, TransitionFault};
 use crate::event::ObjectEvents;
+use crate::mem::Windows;
 use crate::pd::ProtectionDomain;
 use crate::sys::QpHandle;
 use crate::sys::abi::{ibv_qp_attr, ibv_qp_cap};
 use crate::sys::qp::{mask, zeroed_attr};
-use crate::types::{Gid, Lid, QpState, Qpn};
+use crate::types::{Capability, DeviceCaps, Gid, Lid, QpState, Qpn};
 use crate::wq::Ring;
 
 /// The queue pair itself; destroyed when the last of its handles is gone.
@@ -38,6 +39,10 @@ pub(crate) struct Core {
     pub(super) shared: Option<Arc<SharedCore>>,
     /// The multicast groups that it is in, each as often as somebody wants it to be.
     groups: Mutex<Vec<(Gid, Lid)>>,
+    /// Those of type 2, which go before it.
+    pub(super) windows: OnceLock<Arc<Windows>>,
+    /// Whether its device has atomics.
+    pub(super) atomics: bool,
     /// 0 while work may be posted; [`CLOSED`], or an errno and [`POISONED`].
     trouble: AtomicU64,
 }
@@ -64,12 +69,19 @@ pub(super) struct Parts {
 impl Core {
     pub(super) fn new(parts: Parts) -> Core {
         let qpn = Qpn::from_raw(parts.handle.number());
+        let invalidated = invalidated_flags(parts.pd.context());
         parts.send_ring.set_qpn(qpn, parts.datagrams);
         parts.recv_ring.set_qpn(qpn, parts.datagrams);
-        if let (Some(shared), true) = (&parts.shared, parts.datagrams) {
-            shared.table.note_datagrams();
+        parts.recv_ring.set_invalidated(invalidated);
+        if let Some(shared) = &parts.shared {
+            shared.table.set_invalidated(invalidated);
+            if parts.datagrams {
+                shared.table.note_datagrams();
+            }
         }
         Core {
+            atomics: parts.pd.context().supports(Capability::Atomics),
+            windows: OnceLock::new(),
             handle: ManuallyDrop::new(parts.handle),
             qpn,
             domain: parts.pd.id(),
@@ -182,10 +194,26 @@ impl Core {
     }
 }
 
+/// Which flags of a completion say that the peer invalidated a key: `IBV_WC_WITH_INV`, and on a device that
+/// checks no checksums `IBV_WC_IP_CSUM_OK` too. That is the number which the kernel has for the first, and rxe
+/// hands it out as it is.
+fn invalidated_flags(context: &Context) -> u32 {
+    const IP_CSUM_OK: u32 = 1 << 2;
+    const WITH_INV: u32 = 1 << 3;
+    let caps = context.limits().capabilities;
+    let sums = [DeviceCaps::UD_IP_CSUM, DeviceCaps::RC_IP_CSUM, DeviceCaps::RAW_IP_CSUM];
+    if sums.iter().any(|sum| caps.contains(*sum)) { WITH_INV } else { WITH_INV | IP_CSUM_OK }
+}
+
 impl Drop for Core {
     fn drop(&mut self) {
         let context = self.context().clone();
         context.events().unregister(self.handle.key() as u64, &self.events);
+        if let Some(windows) = self.windows.get() {
+            // In the error state no bind begins any more. If that fails, so will its binds.
+            let _ = self.close();
+            windows.end();
+        }
         // The kernel destroys none that is in a group.
         while let Some((group, lid)) = self.groups().pop() {
             // Of one that it was in twice, the second fails.

@@ -5,6 +5,7 @@
 //! * `send`, `recv`: its two queues. `request`: what is posted. `batch`: several with one doorbell.
 //! * `receives`: what posting to a receive queue and to a shared one has in common; `shared`: what queue pairs
 //!   have of a shared one. `transport`: the kinds of queue pairs, as types; `ud`: datagrams.
+//! * `window`: memory windows of type 2, and what windows are bound by.
 //! * `core`: what the handles share, and the destruction, which is the fence: what is posted stays owned by
 //!   the queue pair until the device said that it is destroyed.
 
@@ -21,6 +22,7 @@ mod shared;
 mod state;
 pub mod transport;
 mod ud;
+mod window;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -47,6 +49,7 @@ pub use send::{PostError, SendQueue};
 pub use shared::SharedReceiveQueueHandle;
 pub use state::{Failed, InitOptions};
 pub use ud::Datagram;
+pub use window::{Bind, LocalInvalidate};
 
 pub(crate) use self::core::Core;
 pub(crate) use receives::Receives;

@@ -1,28 +1,36 @@
 //! Work requests of a send queue.
 
 use super::transport::{Rc, Uc};
-use crate::mem::{Gather, Pieces, RemoteSlice, Scatter};
+use crate::mem::{Gather, MemoryWindow, Pieces, RemoteSlice, Scatter};
 use crate::sys::abi::{atomic, rdma, ud, wr};
 use crate::types::{RKey, WcOpcode};
 
-/// A work request of a [`SendQueue`](super::SendQueue) of this transport: [`Send`], [`Write`]; of [`Rc`] also
-/// [`Read`], [`CompareSwap`], [`FetchAdd`]; of [`Ud`](super::transport::Ud) [`Datagram`](super::Datagram).
+/// A work request of a [`SendQueue`](super::SendQueue) of this transport: [`Send`], [`Write`],
+/// [`Bind`](super::Bind), [`LocalInvalidate`](super::LocalInvalidate); of [`Rc`] also [`Read`], [`CompareSwap`],
+/// [`FetchAdd`]; of [`Ud`](super::transport::Ud) [`Datagram`](super::Datagram).
 pub trait SendRequest<T = Rc>: sealed::Request {}
 
 #[allow(unreachable_pub)] // named by public traits, and by nobody else
 #[allow(private_interfaces)]
 pub(crate) mod sealed {
-    use super::{Pieces, What};
+    use super::{MemoryWindow, Pieces, What};
 
     pub trait Request: Sized {
         type Memory: Pieces;
         /// Whether it names its destination.
         const DATAGRAM: bool = false;
+        /// Whether it is about a memory window.
+        const WINDOW: bool = false;
 
         fn split(self) -> (What, Self::Memory);
         fn join(what: What, memory: Self::Memory) -> Self;
         fn what(&self) -> &What;
         fn memory(&self) -> &Self::Memory;
+
+        #[inline]
+        fn window(&self) -> Option<&MemoryWindow> {
+            None
+        }
     }
 }
 
@@ -48,7 +56,7 @@ pub(crate) mod flag {
     pub(crate) const INLINE: u32 = 1 << 3;
 }
 
-mod opcode {
+pub(super) mod opcode {
     pub(super) const RDMA_WRITE: u32 = 0;
     pub(super) const RDMA_WRITE_WITH_IMM: u32 = 1;
     pub(super) const SEND: u32 = 2;
@@ -56,11 +64,18 @@ mod opcode {
     pub(super) const RDMA_READ: u32 = 4;
     pub(super) const COMPARE_SWAP: u32 = 5;
     pub(super) const FETCH_ADD: u32 = 6;
+    pub(in crate::qp) const LOCAL_INV: u32 = 7;
+    pub(in crate::qp) const BIND_MW: u32 = 8;
     pub(super) const SEND_WITH_INV: u32 = 9;
 }
 
 impl What {
-    const fn new(opcode: u32, completes_as: WcOpcode, flags: u32, remote: RemoteSlice) -> What {
+    pub(super) const fn new(
+        opcode: u32,
+        completes_as: WcOpcode,
+        flags: u32,
+        remote: RemoteSlice,
+    ) -> What {
         What { wr_id: 0, opcode, completes_as, flags, imm: 0, remote, compare_add: 0, swap: 0 }
     }
 
@@ -72,7 +87,15 @@ impl What {
     /// Whether it names memory of the peer.
     #[inline]
     pub(crate) fn is_remote(&self) -> bool {
-        !matches!(self.opcode, opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV)
+        // Those that do not have the numbers 2, 3, and 7 to 9.
+        !matches!(
+            self.opcode,
+            opcode::SEND
+                | opcode::SEND_WITH_IMM
+                | opcode::LOCAL_INV
+                | opcode::BIND_MW
+                | opcode::SEND_WITH_INV
+        )
     }
 
     #[inline]

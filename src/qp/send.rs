@@ -12,9 +12,9 @@ use super::core::Core;
 use super::request::{SendRequest, What, Write, flag, sealed};
 use super::transport::{Connected, Rc, Transport};
 use crate::error::{Error, Queue, Refusal, Result};
-use crate::mem::{ANY_DOMAIN, MAX_PIECES, Pieces};
-use crate::sys::abi::{ibv_send_wr, ibv_sge};
-use crate::types::{Qpn, RemoteAccess};
+use crate::mem::{ANY_DOMAIN, MAX_PIECES, Pieces, Shared};
+use crate::sys::abi::{ibv_mw_bind, ibv_send_wr, ibv_sge};
+use crate::types::{Qpn, RemoteAccess, WindowType};
 use crate::wq::{Entry, Poster, Posting};
 
 /// The send queue of a queue pair: sends, writes, reads and atomics, posted by one thread at a time.
@@ -84,6 +84,11 @@ impl<T: Transport> SendQueue<T> {
         if let Err(refusal) = self.check(&request, 0, &mut entries) {
             return Err(PostError { refusal, request: Some(request) });
         }
+        if R::WINDOW {
+            if let Some(shared) = posted_alone(&request) {
+                return self.post_alone(request, &shared);
+            }
+        }
         let (what, memory) = request.split();
         let flags = self.flags_of(&what);
         let wr_id = self.poster.put(0, what.entry(false), memory);
@@ -116,6 +121,32 @@ impl<T: Transport> SendQueue<T> {
                 Err(PostError { refusal, request })
             }
         }
+    }
+
+    /// Binds a window of type 1, which has a call of its own.
+    #[cold]
+    fn post_alone<R: SendRequest<T> + fmt::Debug>(
+        &mut self,
+        request: R,
+        shared: &Shared,
+    ) -> Result<(), PostError<R>> {
+        let (what, memory) = request.split();
+        // Whoever gets the window by its completion waits until the call has returned, which writes the key
+        // into it.
+        let mut locked = shared.for_post();
+        let wr_id = self.poster.put(0, what.entry(false), memory);
+        let mut bind = ibv_mw_bind { wr_id, send_flags: what.flags, bind_info: what.bind_info() };
+        self.poster.reserve(1);
+        // SAFETY: the region is held by the window, which is owned by the ring from now on, until it is
+        // complete or the queue pair is destroyed.
+        let done = unsafe { locked.bind(self.core.qp(), &mut bind) };
+        self.poster.posted(1);
+        self.count_signal(what.flags);
+        done.map_err(|errno| {
+            // It does not tell whether it was taken.
+            let refusal = self.core.refused("ibv_bind_mw", errno, true);
+            PostError { refusal, request: None }
+        })
     }
 
     /// In the error state: posts something after the last silent sends, so that they complete, if there is
@@ -196,6 +227,12 @@ impl<T: Transport> SendQueue<T> {
         self.check_state(after)?;
         let core = &*self.core;
         let (what, memory) = (request.what(), request.memory());
+        if R::WINDOW {
+            let fault = request.window().and_then(|window| window.fault(core.windows()));
+            if let Some(fault) = fault {
+                return Err(Refusal::Window { qpn: core.qpn(), fault });
+            }
+        }
         let pieces = R::Memory::COUNT as u32;
         let inline = R::Memory::INLINE;
         if !inline && pieces > core.caps.max_send_sge {
@@ -224,6 +261,9 @@ impl<T: Transport> SendQueue<T> {
                 return Err(Refusal::BeyondRemote { asked: total, there: what.remote.len() });
             }
             if what.is_atomic() {
+                if !core.atomics {
+                    return Err(Refusal::NoAtomics { qpn: core.qpn() });
+                }
                 if total != 8 || pieces != 1 {
                     return Err(Refusal::AtomicLength { asked: total });
                 }
@@ -302,6 +342,12 @@ impl What {
     }
 }
 
+/// Of one that is posted by a call of its own: its window, of type 1.
+pub(super) fn posted_alone<R: sealed::Request>(request: &R) -> Option<Arc<Shared>> {
+    let window = request.window()?;
+    (window.window_type() == WindowType::TYPE_1).then(|| Arc::clone(window.shared()))
+}
+
 /// Fills a work request as far as its opcode is about, and gives its address.
 ///
 /// # Safety
@@ -325,8 +371,12 @@ pub(super) unsafe fn write_wr<R: sealed::Request>(
         (&raw mut (*at).num_sge).write(num_sge);
         (&raw mut (*at).opcode).write(what.opcode);
         (&raw mut (*at).send_flags).write(flags);
-        (&raw mut (*at).imm_data).write(what.imm);
-        if R::DATAGRAM {
+        (&raw mut (*at).imm_data).write(if R::WINDOW { what.key() } else { what.imm });
+        if R::WINDOW {
+            // Some drivers look at this of every request.
+            (&raw mut (*at).wr).write(What::flush().remote_part());
+            (&raw mut (*at).bind_mw).write(what.bind_part());
+        } else if R::DATAGRAM {
             (&raw mut (*at).wr).write(what.destination_part());
         } else if what.is_remote() {
             (&raw mut (*at).wr).write(what.remote_part());

@@ -46,9 +46,10 @@ pub(crate) struct ibv_context {
 #[repr(C)]
 pub(crate) struct ibv_context_ops {
     pub(crate) _compat_query_device_to_reg_mr: [Opaque; 7],
-    pub(crate) _alloc_mw: Opaque,
-    pub(crate) _bind_mw: Opaque,
-    pub(crate) _dealloc_mw: Opaque,
+    pub(crate) alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_uint) -> *mut ibv_mw>,
+    pub(crate) bind_mw:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+    pub(crate) dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub(crate) _compat_create_cq: Opaque,
     pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub(crate) req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,

@@ -46,9 +46,9 @@ fn structs_are_laid_out_as_the_headers_say() {
     same!(ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat });
     same!(ibv_context_ops {
         _compat_query_device_to_reg_mr: _compat_query_device,
-        _alloc_mw: alloc_mw,
-        _bind_mw: bind_mw,
-        _dealloc_mw: dealloc_mw,
+        alloc_mw,
+        bind_mw,
+        dealloc_mw,
         _compat_create_cq: _compat_create_cq,
         poll_cq,
         req_notify_cq,
@@ -192,6 +192,9 @@ fn structs_of_the_data_path_are_laid_out_as_the_headers_say() {
         remote_srqn: qp_type,
         bind_mw: bind_mw_tso_union,
     });
+    same!(ibv_mw_bind_info { mr, addr, length, mw_access_flags });
+    same!(ibv_mw_bind { wr_id, send_flags, bind_info });
+    same!(ibv_mw { context, pd, rkey, handle, type_ });
     same!(ibv_recv_wr { wr_id, next, sg_list, num_sge });
     same!(ibv_wc {
         wr_id,

@@ -50,6 +50,7 @@ mod cq;
 mod device;
 #[cfg(all(test, feature = "rdma-sys"))]
 mod layout;
+mod mw;
 pub(crate) mod netdev;
 pub(crate) mod ops;
 mod pd;
@@ -64,6 +65,7 @@ pub(crate) use cm_id::CmId;
 pub(crate) use context::{ContextHandle, RawEvent};
 pub(crate) use cq::{ChannelHandle, CqHandle};
 pub(crate) use device::{DeviceHandle, list_devices};
+pub(crate) use mw::MwHandle;
 pub(crate) use pd::{MrHandle, PdHandle};
 pub(crate) use qp::QpHandle;
 pub(crate) use srq::SrqHandle;

@@ -93,6 +93,11 @@ impl MrHandle {
         self.rkey
     }
 
+    /// What the bind of a window names it by, while it lives.
+    pub(crate) fn address(&self) -> u64 {
+        self.mr.as_ptr().expose_provenance() as u64
+    }
+
     /// `ibv_dereg_mr`: when it succeeded the device does not touch the memory on this region's behalf
     /// any more. If it fails, the region comes back.
     pub(crate) fn deregister(self) -> Result<(), (MrHandle, Errno)> {

@@ -115,6 +115,11 @@ impl QpHandle {
         conv::zero_or_errno(unsafe { calls::ibv_detach_mcast(self.qp.as_ptr(), &gid, lid.0) })
     }
 
+    /// For the calls of this folder; good while `self` lives.
+    pub(super) fn raw(&self) -> *mut ibv_qp {
+        self.qp.as_ptr()
+    }
+
     /// `ibv_modify_qp`, of the attributes in the mask.
     pub(crate) fn modify(&self, attr: &ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
         let mut attr = *attr;

@@ -136,6 +136,16 @@ c_enum! {
 }
 
 c_enum! {
+    /// A kind of memory window (`enum ibv_mw_type`).
+    WindowType(u32) {
+        /// Of a protection domain: bound through any of its queue pairs, and used through any.
+        TYPE_1 = 1, "type 1";
+        /// Of one queue pair: bound by a work request of it, used by its peer, invalidated by either.
+        TYPE_2 = 2, "type 2";
+    }
+}
+
+c_enum! {
     /// A link's physical state.
     PhysState(u8) {
         /// Asleep.

@@ -169,6 +169,69 @@ c_flags! {
     }
 }
 
+c_flags! {
+    /// What can be done with memory that is paged on demand (`enum ibv_odp_transport_cap_bits`), of one
+    /// transport.
+    OdpCaps(u32) {
+        /// Sending it.
+        SEND = 0;
+        /// Receiving into it.
+        RECV = 1;
+        /// Writing from it.
+        WRITE = 2;
+        /// Reading into it.
+        READ = 3;
+        /// Atomics on it.
+        ATOMIC = 4;
+        /// Receiving into it by a shared receive queue.
+        SRQ_RECV = 5;
+    }
+}
+
+c_flags! {
+    /// Transports, as the bits of `enum ibv_qp_type`.
+    TransportCaps(u32) {
+        /// Reliable connected.
+        RC = 2;
+        /// Unreliable connected.
+        UC = 3;
+        /// Unreliable datagram.
+        UD = 4;
+        /// Raw packets.
+        RAW_PACKET = 8;
+        /// XRC, the sending side.
+        XRC_SEND = 9;
+        /// XRC, the receiving side.
+        XRC_RECV = 10;
+    }
+}
+
+c_flags! {
+    /// What can be done with raw packets (`enum ibv_raw_packet_caps`).
+    RawPacketCaps(u32) {
+        /// VLAN tags are taken off what is received.
+        CVLAN_STRIPPING = 0;
+        /// Frame check sequences are delivered.
+        SCATTER_FCS = 1;
+        /// IP checksums.
+        IP_CSUM = 2;
+        /// What finds no receive is kept for a while.
+        DELAY_DROP = 3;
+    }
+}
+
+c_flags! {
+    /// Sizes of an operand (`enum ibv_pci_atomic_op_size`).
+    PciAtomicSizes(u16) {
+        /// 4 bytes.
+        BYTES_4 = 0;
+        /// 8 bytes.
+        BYTES_8 = 1;
+        /// 16 bytes.
+        BYTES_16 = 2;
+    }
+}
+
 impl std::ops::BitOr for RemoteAccess {
     type Output = RemoteAccess;
 

@@ -1,5 +1,6 @@
 //! The numbers and names of RDMA, as types: no C value travels through this crate bare.
 
+mod capability;
 mod codes;
 mod datagram;
 mod entry;
@@ -14,12 +15,16 @@ mod subnet;
 mod wanted;
 mod work;
 
+pub use capability::{Capabilities, Capability};
 pub use codes::{
     AtomicCap, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PhysState, PortState, TransportType,
+    WindowType,
 };
 pub use datagram::DatagramSource;
 pub use entry::{GidEntry, GidType, IfName};
-pub use flags::{DeviceCaps, PortCaps, RemoteAccess};
+pub use flags::{
+    DeviceCaps, OdpCaps, PciAtomicSizes, PortCaps, RawPacketCaps, RemoteAccess, TransportCaps,
+};
 pub use gid::{FullGid, Gid, GidScope};
 pub use grh::Grh;
 pub use manager::{CmEventType, RejectReason};

@@ -56,6 +56,8 @@ pub(crate) struct Ring {
     depth: u32,
     /// The queue pair, once it is made, and [`DATAGRAMS`].
     qpn: AtomicU32,
+    /// Which of the flags of a completion say that the peer invalidated a key.
+    invalidated: AtomicU32,
     written_by_poster: Poster,
     written_by_poller: Poller,
     /// Of the table of a shared receive queue, which is no ring: see `shared`.
@@ -123,6 +125,7 @@ impl Ring {
             base: WrId { owner, generation, sequence: 0 }.word(),
             depth,
             qpn: AtomicU32::new(0),
+            invalidated: AtomicU32::new(0),
             written_by_poster: Poster {
                 reserved: AtomicU32::new(first),
                 posted: AtomicU32::new(first),
@@ -147,6 +150,16 @@ impl Ring {
     /// Notes that some of its queue pairs are of datagrams: of a shared receive queue.
     pub(crate) fn note_datagrams(&self) {
         self.qpn.store(DATAGRAMS, Ordering::Relaxed);
+    }
+
+    /// Notes which flags of a completion (`enum ibv_wc_flags`) say that the peer invalidated a key.
+    pub(crate) fn set_invalidated(&self, flags: u32) {
+        self.invalidated.store(flags, Ordering::Relaxed);
+    }
+
+    /// Those flags.
+    pub(crate) fn invalidated(&self) -> u32 {
+        self.invalidated.load(Ordering::Relaxed)
     }
 
     /// The queue pair that it is of.

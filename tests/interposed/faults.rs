@@ -200,19 +200,30 @@ pub(crate) fn count(verb: &str) -> u64 {
 }
 
 /// How many there are of one kind: `device_list`, `context`, `pd`, `mr`, `channel`, `cq`, `qp`, `srq`, `ah`,
-/// `held`, `mr_bytes`, and `orphan`: what was there when its context was closed.
+/// `mw`, `held`, `mr_bytes`, and `orphan`: what was there when its context was closed.
 pub(crate) fn live(kind: &str) -> u64 {
     u64::try_from(rdma_fault_live(c(kind).as_ptr())).expect("a kind of object")
 }
 
 /// How many there are of everything that is there, by kind; empty when nothing leaked.
 pub(crate) fn all_live() -> Vec<(&'static str, u64)> {
-    let kinds =
-        ["context", "pd", "mr", "mr_bytes", "channel", "cq", "qp", "srq", "ah", "device_list"];
+    let kinds = [
+        "context",
+        "pd",
+        "mr",
+        "mr_bytes",
+        "channel",
+        "cq",
+        "qp",
+        "srq",
+        "ah",
+        "mw",
+        "device_list",
+    ];
     kinds.map(|kind| (kind, live(kind))).into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
-/// C's pointer to an object (`context`, `pd`, `mr`, `channel`, `cq`, `qp`, `srq`, `ah`): the one of this
+/// C's pointer to an object (`context`, `pd`, `mr`, `channel`, `cq`, `qp`, `srq`, `ah`, `mw`): the one of this
 /// number, in the order in which those that are there were made.
 pub(crate) fn nth(kind: &str, number: u32) -> *mut c_void {
     let found = rdma_fault_nth(c(kind).as_ptr(), number as c_int);

@@ -80,6 +80,7 @@ mod teardown;
 mod uc;
 mod ud;
 mod ud_pingpong;
+mod windows;
 mod write_lat;
 mod write_lat_bad;
 mod write_lat_parts;

@@ -42,7 +42,7 @@ impl Completion<'_> {
             Some(Memory::Exposed(range)) => drop(self.give(range.len() as u32)),
             Some(Memory::Buffer(buffer)) => drop(self.give(buffer.capacity() as u32)),
             Some(Memory::Fragment(fragment)) => drop(self.give(fragment.capacity() as u32)),
-            Some(Memory::Shared(_)) | None => {}
+            Some(Memory::Shared(_) | Memory::Window(_)) | None => {}
         }
     }
 }

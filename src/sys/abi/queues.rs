@@ -104,12 +104,37 @@ pub(crate) struct ud {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct bind_mw {
-    pub(crate) mw: *mut c_void,
+    pub(crate) mw: *mut ibv_mw,
     pub(crate) rkey: u32,
+    pub(crate) bind_info: ibv_mw_bind_info,
+}
+
+/// Which part of which region a window is bound to.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_mw_bind_info {
     pub(crate) mr: *mut super::ibv_mr,
     pub(crate) addr: u64,
     pub(crate) length: u64,
     pub(crate) mw_access_flags: c_uint,
+}
+
+/// What a window of type 1 is bound by.
+#[repr(C)]
+pub(crate) struct ibv_mw_bind {
+    pub(crate) wr_id: u64,
+    pub(crate) send_flags: c_uint,
+    pub(crate) bind_info: ibv_mw_bind_info,
+}
+
+/// A memory window.
+#[repr(C)]
+pub(crate) struct ibv_mw {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) rkey: u32,
+    pub(crate) handle: u32,
+    pub(crate) type_: c_uint,
 }
 
 #[repr(C)]

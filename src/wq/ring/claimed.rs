@@ -79,6 +79,11 @@ impl Claimed<'_> {
         self.ring.is_of_datagrams()
     }
 
+    /// See [`Ring::invalidated`].
+    pub(crate) fn invalidated(&self) -> u32 {
+        self.ring.invalidated()
+    }
+
     /// The next piece of its memory, in the order they were posted.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<Held> {

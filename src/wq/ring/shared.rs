@@ -56,6 +56,7 @@ impl Ring {
             base: WrId { owner, generation, sequence: 0 }.word(),
             depth,
             qpn: AtomicU32::new(0),
+            invalidated: AtomicU32::new(0),
             written_by_poster: Poster { reserved: AtomicU32::new(0), posted: AtomicU32::new(0) },
             written_by_poller: Poller { free_to: AtomicU32::new(0) },
             shared: Some(Box::new(SharedPart {

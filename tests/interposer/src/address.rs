@@ -70,7 +70,11 @@ pub extern "C" fn ibv_destroy_ah(ah: *mut AhFront) -> c_int {
 ///
 /// As C's: `gid` can be read.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+pub unsafe extern "C" fn ibv_attach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
     let mut world = world();
     let called = world.call(Verb::AttachMcast);
     let qp = there(&mut world.qps, qp, "queue pair");
@@ -91,7 +95,11 @@ pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, 
 ///
 /// As C's: `gid` can be read.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
+pub unsafe extern "C" fn ibv_detach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
     let mut world = world();
     let called = world.call(Verb::DetachMcast);
     let qp = there(&mut world.qps, qp, "queue pair");

@@ -14,7 +14,7 @@ use crate::given::Given;
 use crate::numbers::limit;
 use crate::verbs::{self, Verb};
 use crate::world::{World, there, world};
-use crate::{cq, empty, post};
+use crate::{cq, empty, post, window};
 
 /// An open device.
 pub(crate) struct Context {
@@ -65,6 +65,9 @@ pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
             ops.post_send = Some(post::send);
             ops.post_recv = Some(post::recv);
             ops.post_srq_recv = Some(post::srq_recv);
+            ops.alloc_mw = Some(window::alloc);
+            ops.bind_mw = Some(window::bind);
+            ops.dealloc_mw = Some(window::dealloc);
         }
         Kind::Empty => {
             ops.poll_cq = Some(empty::poll);
@@ -118,6 +121,7 @@ impl World {
         let pds = &self.pds;
         let of_pd = |pd: usize| pds.get(&pd).is_some_and(|pd| on(pd.context));
         self.ahs.retain(|_, ah| count(of_pd(ah.pd)));
+        self.mws.retain(|_, mw| count(of_pd(mw.pd)));
         let keys = &mut self.keys;
         self.mrs.retain(|_, mr| {
             let gone = of_pd(mr.pd);
@@ -151,6 +155,11 @@ fn device_attr(kind: Kind) -> ibv_device_attr {
     attr.max_qp_init_rd_atom = limit::READS.into();
     attr.max_res_rd_atom = 1 << 20;
     attr.atomic_cap = 1;
+    if kind == Kind::Loop {
+        // Windows of types 1 and 2B, and invalidation.
+        attr.device_cap_flags = 1 << 17 | 1 << 21 | 1 << 24;
+        attr.max_mw = 1 << 20;
+    }
     attr.max_ah = 65_536;
     attr.max_srq = 65_536;
     attr.max_srq_wr = limit::QP_WR as c_int;

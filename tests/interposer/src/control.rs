@@ -254,7 +254,7 @@ pub unsafe extern "C" fn rdma_fault_count(verb: *const c_char) -> i64 {
     verb.map_or(-1, |verb| world().verbs.count(verb) as i64)
 }
 
-/// How many there are of a kind: `device_list`, `context`, `pd`, `mr`, `channel`, `cq`, `qp`, `srq`, `ah`,
+/// How many there are of a kind: `device_list`, `context`, `pd`, `mr`, `channel`, `cq`, `qp`, `srq`, `ah`, `mw`,
 /// `held` (completions held back), `mr_bytes`, and `orphan` (objects that were there when their context was
 /// closed, since the last reset); -1 for another name.
 ///

@@ -119,6 +119,18 @@ impl World {
         if work.writes() && attr.max_rd_atomic == 0 {
             return Failed(status::LOC_QP_OP_ERR);
         }
+        // What nobody but this side hears of.
+        match work.opcode {
+            wr::BIND_MW => {
+                let bound = self.bind(id, pd, &work.bind);
+                return if bound { Done(0) } else { Failed(status::MW_BIND_ERR) };
+            }
+            wr::LOCAL_INV => {
+                let ended = self.unbind(id, pd, work.imm);
+                return if ended { Done(0) } else { Failed(status::LOC_QP_OP_ERR) };
+            }
+            _ => {}
+        }
         let local = match &work.inline {
             Some(bytes) => Some(vec![bytes::segment_of(bytes)]),
             None => self.local(pd, &work.sges, work.writes()),
@@ -160,7 +172,10 @@ impl World {
     /// The peer's memory that a request names, if it grants that; if not, the peer fails.
     fn granted(&mut self, peer: Peer, work: &Send, length: u64, right: u32) -> Option<Segment> {
         let granted = peer.rights & right != 0 || length == 0;
-        let found = self.remote(peer.pd, work.remote, length, work.rkey, right);
+        let (at, rkey) = (work.remote, work.rkey);
+        let found = self
+            .remote(peer.pd, at, length, rkey, right)
+            .or_else(|| self.in_window(peer.id, peer.pd, at, length, rkey, right));
         let found = found.filter(|_| granted);
         if found.is_none() {
             self.fail_peer(peer, event::QP_ACCESS_ERR);
@@ -270,7 +285,7 @@ impl World {
             }
             wr::SEND_WITH_INV if failed.is_none() => {
                 (told.imm_data, told.wc_flags) = (work.imm, wc::WITH_INV);
-                if !self.invalidate(peer.pd, work.imm) {
+                if !self.invalidate(peer.pd, work.imm) && !self.unbind(peer.id, peer.pd, work.imm) {
                     failed = Some((status::REM_INV_REQ_ERR, status::REM_ACCESS_ERR));
                 }
             }
@@ -287,7 +302,9 @@ impl World {
 
     /// One message to whomever it names: lost when that is nobody, or does not want it.
     fn datagram(&mut self, id: usize, work: &Send) -> Outcome {
-        let Some((pd, number)) = self.qps.get(&id).map(|qp| (qp.pd, qp.number)) else { return Wait };
+        let Some((pd, number)) = self.qps.get(&id).map(|qp| (qp.pd, qp.number)) else {
+            return Wait;
+        };
         let local = match &work.inline {
             Some(bytes) => Some(vec![bytes::segment_of(bytes)]),
             None => self.local(pd, &work.sges, false),

@@ -4,7 +4,9 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_qp};
+use crate::abi::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp,
+};
 use crate::abi::{ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, verbs_context};
 
 /// A C struct that the program has a pointer to. Its memory is never freed.
@@ -42,7 +44,7 @@ macro_rules! on_context {
         unsafe impl OnContext for $object {}
     )*};
 }
-on_context!(ibv_pd, ibv_mr, ibv_comp_channel);
+on_context!(ibv_pd, ibv_mr, ibv_mw, ibv_comp_channel);
 
 impl<T: OnContext> Given<T> {
     pub(crate) fn new(value: T) -> Given<T> {
@@ -94,6 +96,8 @@ fn grave() -> *mut ibv_context {
         grave.context.ops.post_send = Some(send);
         grave.context.ops.post_recv = Some(recv);
         grave.context.ops.post_srq_recv = Some(srq_recv);
+        grave.context.ops.bind_mw = Some(bind);
+        grave.context.ops.dealloc_mw = Some(dealloc);
         Given::lasting(grave)
     });
     // SAFETY: the struct is never freed; only the address of a field is taken.
@@ -120,6 +124,14 @@ unsafe extern "C" fn send(_: *mut ibv_qp, _: *mut ibv_send_wr, _: *mut *mut ibv_
 
 unsafe extern "C" fn recv(_: *mut ibv_qp, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
     misuse("ibv_post_recv on a queue pair that was destroyed")
+}
+
+unsafe extern "C" fn bind(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut ibv_mw_bind) -> c_int {
+    misuse("ibv_bind_mw of a memory window that was deallocated")
+}
+
+unsafe extern "C" fn dealloc(_: *mut ibv_mw) -> c_int {
+    misuse("ibv_dealloc_mw of a memory window that was deallocated")
 }
 
 unsafe extern "C" fn srq_recv(

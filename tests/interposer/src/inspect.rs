@@ -20,6 +20,7 @@ impl World {
             "qp" => self.qps.len(),
             "srq" => self.srqs.len(),
             "ah" => self.ahs.len(),
+            "mw" => self.mws.len(),
             "held" => self.held.len(),
             "orphan" => return Some(self.orphans),
             _ => return None,
@@ -46,6 +47,7 @@ impl World {
             "qp" => in_order!(qps),
             "srq" => in_order!(srqs),
             "ah" => in_order!(ahs),
+            "mw" => in_order!(mws),
             _ => None,
         }
     }

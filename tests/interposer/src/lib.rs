@@ -16,8 +16,9 @@
 //!
 //! It has no time: a send waits for a receive for ever unless `rnr_retry` is 0, and for a peer that is
 //! not connected yet; a peer that failed or is gone is told at once. What finds no receive on an unreliable
-//! transport is lost. It has one port, no memory windows, no loss of packets, no order of bytes inside a transfer, no drained event in SQD, no extended verbs
-//! but the two queries; a row of the GID table that is in use can go all the same. Nothing is sent to multicast groups.
+//! transport is lost. It has one port, no loss of packets, no order of bytes inside a transfer, no drained event in
+//! SQD, no extended verbs but the two queries; a row of the GID table that is in use can go all the same. Nothing is
+//! sent to multicast groups.
 //!
 //! Every object is known by its address, which is looked up and not followed: a call on an object
 //! that was destroyed ends the program with a message. What is given to C is never freed, and its
@@ -51,6 +52,7 @@ mod qp;
 mod srq;
 mod states;
 mod verbs;
+mod window;
 mod work;
 mod world;
 

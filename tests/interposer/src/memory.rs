@@ -26,7 +26,7 @@ pub(crate) struct Mr {
     pub(crate) length: u64,
     /// Where work requests say that it is.
     iova: u64,
-    access: u32,
+    pub(crate) access: u32,
     lkey: u32,
     rkey: u32,
     /// False after a send with invalidate named its key.
@@ -40,7 +40,7 @@ impl Mr {
     }
 
     /// Where these bytes of it are, if they are all inside of it.
-    fn segment(&self, address: u64, length: u64) -> Option<Segment> {
+    pub(crate) fn segment(&self, address: u64, length: u64) -> Option<Segment> {
         let offset = address.checked_sub(self.iova)?;
         (offset.checked_add(length)? <= self.length).then_some((self.address + offset, length))
     }
@@ -110,7 +110,11 @@ impl World {
         self.call(Verb::RegMr)?;
         let pd_id = pd.addr();
         let context = there(&mut self.pds, pd, "protection domain").context;
-        let known = access::LOCAL_WRITE | access::REMOTE | access::OTHERS | access::OPTIONAL;
+        let known = access::LOCAL_WRITE
+            | access::REMOTE
+            | access::MW_BIND
+            | access::OTHERS
+            | access::OPTIONAL;
         let writes = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
         let cannot = rights & writes != 0 && rights & access::LOCAL_WRITE == 0;
         if length == 0 || rights & !known != 0 || cannot || length as u64 > 1 << 40 {
@@ -174,7 +178,8 @@ pub extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         let used = world.mrs.values().any(|mr| mr.pd == id)
             || world.qps.values().any(|qp| qp.pd == id)
             || world.srqs.values().any(|srq| srq.pd == id)
-            || world.ahs.values().any(|ah| ah.pd == id);
+            || world.ahs.values().any(|ah| ah.pd == id)
+            || world.mws.values().any(|mw| mw.pd == id);
         if used {
             return Err(libc::EBUSY);
         }
@@ -209,15 +214,20 @@ pub extern "C" fn ibv_reg_mr_iova2(
     verbs::pointer(world().reg_mr(pd, address, length, iova, access))
 }
 
-/// Succeeds with work posted on it, as rxe does: after it the device does not touch the memory.
+/// Succeeds with work posted on it, as rxe does: after it the device does not touch the memory. As there, it does
+/// not with a window bound on it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     let mut world = world();
     let called = world.call(Verb::DeregMr);
     let index = there(&mut world.mrs, mr, "memory region").index();
-    verbs::errno(called.map(|()| {
+    verbs::errno(called.and_then(|()| {
+        if world.has_windows(mr.addr()) {
+            return Err(libc::EINVAL);
+        }
         world.keys.remove(&index);
         world.mrs.remove(&mr.addr());
+        Ok(())
     }))
 }
 

@@ -32,6 +32,8 @@ pub(crate) mod wr {
     pub(crate) const RDMA_READ: c_uint = 4;
     pub(crate) const CMP_AND_SWP: c_uint = 5;
     pub(crate) const FETCH_AND_ADD: c_uint = 6;
+    pub(crate) const LOCAL_INV: c_uint = 7;
+    pub(crate) const BIND_MW: c_uint = 8;
     pub(crate) const SEND_WITH_INV: c_uint = 9;
 }
 
@@ -43,6 +45,8 @@ pub(crate) mod wc {
     pub(crate) const RDMA_READ: c_uint = 2;
     pub(crate) const COMP_SWAP: c_uint = 3;
     pub(crate) const FETCH_ADD: c_uint = 4;
+    pub(crate) const BIND_MW: c_uint = 5;
+    pub(crate) const LOCAL_INV: c_uint = 6;
     pub(crate) const RECV: c_uint = 128;
     pub(crate) const RECV_RDMA_WITH_IMM: c_uint = 129;
     /// `enum ibv_wc_flags`.
@@ -59,6 +63,7 @@ pub(crate) mod status {
     pub(crate) const LOC_QP_OP_ERR: c_uint = 2;
     pub(crate) const LOC_PROT_ERR: c_uint = 4;
     pub(crate) const WR_FLUSH_ERR: c_uint = 5;
+    pub(crate) const MW_BIND_ERR: c_uint = 6;
     pub(crate) const REM_INV_REQ_ERR: c_uint = 9;
     pub(crate) const REM_ACCESS_ERR: c_uint = 10;
     pub(crate) const REM_OP_ERR: c_uint = 11;
@@ -81,10 +86,18 @@ pub(crate) mod access {
     pub(crate) const REMOTE_READ: u32 = 1 << 2;
     pub(crate) const REMOTE_ATOMIC: u32 = 1 << 3;
     pub(crate) const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
-    /// Memory windows, zero-based, on demand and huge pages: said to be known, and ignored.
-    pub(crate) const OTHERS: u32 = 0xf0;
+    pub(crate) const MW_BIND: u32 = 1 << 4;
+    /// Zero-based, on demand and huge pages: said to be known, and ignored.
+    pub(crate) const OTHERS: u32 = 0xe0;
     /// `IBV_ACCESS_OPTIONAL_RANGE`.
     pub(crate) const OPTIONAL: u32 = 0x3ff0_0000;
+}
+
+/// `enum ibv_mw_type`.
+pub(crate) mod window {
+    use super::c_uint;
+    pub(crate) const TYPE_1: c_uint = 1;
+    pub(crate) const TYPE_2: c_uint = 2;
 }
 
 /// `enum ibv_event_type`.

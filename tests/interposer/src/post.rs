@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq};
 use crate::faults::PostMode;
 use crate::given::Given;
-use crate::numbers::{flag, state, transport, wr};
+use crate::numbers::{flag, state, transport, window, wr};
 use crate::verbs::Verb;
 use crate::work::{Place, PlaceNumber, Recv, Send};
 use crate::world::{World, there, world};
@@ -141,6 +141,7 @@ fn known(opcode: c_uint) -> Option<bool> {
         wr::SEND | wr::SEND_WITH_IMM | wr::SEND_WITH_INV => Some(true),
         wr::RDMA_WRITE | wr::RDMA_WRITE_WITH_IMM => Some(true),
         wr::RDMA_READ | wr::CMP_AND_SWP | wr::FETCH_AND_ADD => Some(false),
+        wr::BIND_MW | wr::LOCAL_INV => Some(false),
         _ => None,
     }
 }
@@ -169,6 +170,19 @@ impl World {
         }
         let number = PlaceNumber::Send(qp.posted);
         let place = Place { owner: id, epoch: qp.epoch, number };
+        let all_signaled = qp.all_signaled;
+        if raw.opcode == wr::BIND_MW {
+            if raw.imm_data != 0 || raw.num_sge != 0 {
+                return Err(libc::EINVAL);
+            }
+            let asked = raw.bind_mw;
+            // SAFETY: the region is the caller's.
+            let bind =
+                unsafe { self.read_bind(asked.mw, asked.rkey, &asked.bind_info, window::TYPE_2) }?;
+            // SAFETY: a work request.
+            let work = unsafe { Send::read(wr, place, all_signaled, datagram) };
+            return self.take_local(id, Send { bind, ..work });
+        }
         if inline {
             // SAFETY: there are `num_sge` entries, which is not negative.
             let sges = (0..raw.num_sge as usize).map(|n| unsafe { &*raw.sg_list.add(n) });
@@ -178,6 +192,22 @@ impl World {
         }
         // SAFETY: a work request; inline memory is the caller's.
         qp.pending.push_back(unsafe { Send::read(wr, place, qp.all_signaled, datagram) });
+        qp.posted += 1;
+        if qp.state == state::ERR {
+            self.flush_sends(id);
+        } else {
+            self.busy.insert(id);
+        }
+        Ok(())
+    }
+
+    /// Takes a bind.
+    pub(crate) fn take_local(&mut self, id: usize, work: Send) -> Result<(), c_int> {
+        let Some(qp) = self.qps.get_mut(&id) else { return Err(libc::EINVAL) };
+        if qp.posted - qp.freed >= qp.cap.max_send_wr.into() {
+            return Err(libc::ENOMEM);
+        }
+        qp.pending.push_back(work);
         qp.posted += 1;
         if qp.state == state::ERR {
             self.flush_sends(id);

@@ -310,7 +310,7 @@ pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     if let Err(errno) = called {
         return errno;
     }
-    if in_group {
+    if in_group || world.binds_windows(id) {
         return libc::EBUSY;
     }
     world.forget_events(id);

@@ -5,6 +5,7 @@ use std::ffi::c_uint;
 use crate::abi::{ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc};
 use crate::bytes;
 use crate::numbers::{flag, status, wc, wr};
+use crate::window::Bind;
 use crate::world::World;
 
 /// A send that the device has.
@@ -23,6 +24,8 @@ pub(crate) struct Send {
     pub(crate) swap: u64,
     /// Of a datagram, where it goes.
     pub(crate) to: Option<To>,
+    /// What the memory window that it binds is bound to.
+    pub(crate) bind: Bind,
     pub(crate) place: Place,
 }
 
@@ -141,6 +144,27 @@ impl Send {
             compare_add,
             swap,
             to,
+            bind: Bind::default(),
+            place,
+        }
+    }
+
+    /// The bind of a window of type 1, which is no work request of C's.
+    pub(crate) fn bind(wr_id: u64, flags: c_uint, place: Place, bind: Bind) -> Send {
+        Send {
+            wr_id,
+            opcode: wr::BIND_MW,
+            flags,
+            signaled: flags & flag::SIGNALED != 0,
+            sges: Vec::new(),
+            inline: None,
+            imm: 0,
+            remote: 0,
+            rkey: 0,
+            compare_add: 0,
+            swap: 0,
+            to: None,
+            bind,
             place,
         }
     }
@@ -160,6 +184,8 @@ impl Send {
         match self.opcode {
             wr::RDMA_WRITE | wr::RDMA_WRITE_WITH_IMM => wc::RDMA_WRITE,
             wr::RDMA_READ => wc::RDMA_READ,
+            wr::BIND_MW => wc::BIND_MW,
+            wr::LOCAL_INV => wc::LOCAL_INV,
             wr::CMP_AND_SWP => wc::COMP_SWAP,
             wr::FETCH_AND_ADD => wc::FETCH_ADD,
             _ => wc::SEND,

@@ -16,6 +16,7 @@ use crate::memory::{Mr, Pd};
 use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::verbs::{Verb, Verbs};
+use crate::window::Mw;
 
 /// All objects, by their addresses.
 pub(crate) struct World {
@@ -36,6 +37,7 @@ pub(crate) struct World {
     pub(crate) numbers: BTreeMap<u32, usize>,
     pub(crate) srqs: BTreeMap<usize, Srq>,
     pub(crate) ahs: BTreeMap<usize, Ah>,
+    pub(crate) mws: BTreeMap<usize, Mw>,
     /// Queue pairs with sends that were not carried out yet.
     pub(crate) busy: BTreeSet<usize>,
     /// Completions that are held back, the oldest first.
@@ -97,6 +99,7 @@ impl World {
             numbers: BTreeMap::new(),
             srqs: BTreeMap::new(),
             ahs: BTreeMap::new(),
+            mws: BTreeMap::new(),
             busy: BTreeSet::new(),
             held: VecDeque::new(),
             orphans: 0,
