@@ -186,9 +186,9 @@ pub use resolve::{Destination, Path, Resolution, Resolver, ResolverStats};
 pub use types::{
     AtomicCap, CmEventType, DeviceCaps, FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Guid,
     IfName, Lid, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PKey, ParseGidError,
-    ParseSubnetError, ParseWantedError, PhysState, PortCaps, PortNum, PortState, Psn, QpState, Qpn,
-    RKey, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportType, Wanted, WcOpcode,
-    WcStatus,
+    ParseGuidError, ParseSubnetError, ParseWantedError, PhysState, PortCaps, PortNum, PortState,
+    Psn, QpState, Qpn, RKey, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportType,
+    Wanted, WcOpcode, WcStatus,
 };
 
 /// Work requests: what is posted on a [`SendQueue`] or a [`RecvQueue`].

@@ -9,6 +9,8 @@ mod num;
 mod parse;
 mod refuse;
 mod subnet;
+#[cfg(feature = "serde")]
+mod travel;
 mod wanted;
 mod work;
 
@@ -20,7 +22,7 @@ pub use flags::{DeviceCaps, PortCaps, RemoteAccess};
 pub use gid::{FullGid, Gid, GidScope};
 pub use manager::{CmEventType, RejectReason};
 pub use num::{GidIndex, Guid, Lid, PKey, PortNum, Psn, Qpn, RKey};
-pub use parse::ParseGidError;
+pub use parse::{ParseGidError, ParseGuidError};
 pub use refuse::RefuseReason;
 pub use subnet::{ParseSubnetError, Subnet};
 pub use wanted::{ParseWantedError, Wanted};
