@@ -15,6 +15,7 @@ use crate::pkey::{self, PKeyCache};
 use crate::port::PortAttr;
 use crate::sys::ContextHandle;
 use crate::sys::abi::ibv_gid_entry;
+use crate::trace::{event, span};
 use crate::types::{Gid, GidEntry, Guid, PortNum};
 
 /// An open device (`struct ibv_context`), with its limits and its GID tables.
@@ -64,11 +65,20 @@ impl Device {
     /// else the kernel answers.
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
-        self.probe_node()?;
-        self.open_probed().map_err(|error| {
+        span!("open", device = self.name());
+        let opened = self.probe_node().and_then(|()| self.open_probed()).map_err(|error| {
             // Whatever it was: the device may have gone meanwhile.
             if self.has_gone() { self.gone() } else { error }
-        })
+        });
+        match &opened {
+            Ok(_opened) => {
+                event!(info, device = self.name(), ports = _opened.limits().ports, "opened");
+            }
+            Err(_error) => {
+                event!(warn, device = self.name(), error = %_error, "could not be opened");
+            }
+        }
+        opened
     }
 
     fn open_probed(&self) -> Result<Context> {
@@ -231,6 +241,7 @@ impl Context {
         let line =
             format!("rdma-verbs: {device}: a {what} could not be destroyed and stays: {errno}");
         let _ = writeln!(std::io::stderr(), "{line}");
+        event!(error, device, what, %errno, "an object could not be destroyed and stays");
     }
 
     /// Whether an object that a call with this answer was to destroy is gone all the same, because the

@@ -138,6 +138,7 @@ mod query;
 mod resolve;
 mod sync;
 mod sys;
+mod trace;
 mod types;
 mod wq;
 

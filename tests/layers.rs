@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// From the lowest up. A module may name those before its own.
 const LAYERS: &[&str] = &[
+    "trace",
     "types",
     "error",
     "sync",
