@@ -1,5 +1,7 @@
 //! An open device.
 
+mod raw;
+
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,7 +90,13 @@ impl Device {
             Errno::EACCES | Errno::EPERM => self.denied(errno),
             errno => failed("ibv_open_device")(errno),
         })?;
-        let handle = Arc::new(handle);
+        self.with(Arc::new(handle))
+    }
+
+    /// The context that is made of an open device of C's.
+    fn with(&self, handle: Arc<ContextHandle>) -> Result<Context> {
+        let failed =
+            |verb| move |errno| Error::Verb { verb, object: Object::device(self.name()), errno };
         let attr = handle.query_device().map_err(failed("ibv_query_device_ex"))?;
         let limits = DeviceLimits::from_raw(&attr, handle.num_comp_vectors());
         // Nodes are numbered anew: what was listed may have gone, and this be another device

@@ -73,6 +73,7 @@
 //! | the GIDs of all devices, and which to use | [`GidDirectory`], [`DirectorySnapshot`], [`GidQuery`] |
 //! | the devices of this machine, or why there are none | [`DeviceList`], [`Absence`] |
 //! | to open one, its limits, its ports | [`Device::open`], [`Context`], [`DeviceLimits`], [`PortAttr`] |
+//! | what a device counts: packets, bytes, errors | [`Device::port_counters`], [`Device::port_hw_counters`], [`Counters`] |
 //! | its tables alone | [`Context::gids`], [`Context::pkeys`]: a [`Cache`] of [`GidSnapshot`], [`PKeySnapshot`] |
 //! | the tables of a device you may not open | [`Device::gids_from_sysfs`], [`GidDirectory::open_sysfs`] |
 //! | a row to be what it was when you use it | [`Context::with_row`], [`GidMoved`] |
@@ -118,6 +119,7 @@ mod cache;
 pub mod cm;
 mod connect;
 mod context;
+mod counters;
 mod cq;
 mod device;
 mod directory;
@@ -148,6 +150,7 @@ pub use connect::{
     ConnectRecord, Connected, Connecting, Connector, Incoming, Listener, Offer, PrivateData, Terms,
 };
 pub use context::Context;
+pub use counters::Counters;
 pub use cq::{
     Completion, CompletionChannel, CompletionQueue, CompletionQueueBuilder, CompletionQueueHandle,
     Drain, Notify,

@@ -17,6 +17,7 @@ const LAYERS: &[&str] = &[
     "gid",
     "pkey",
     "device",
+    "counters",
     "limits",
     "port",
     "event",

@@ -28,7 +28,7 @@ pub use snapshot::{GidSnapshot, PortTable};
 
 pub(crate) use index::{Index, hash};
 
-pub(crate) use sysfs::SysfsSource;
+pub(crate) use sysfs::{Files, RealFiles, SysfsSource};
 pub(crate) use table::{PortShape, Source, Table, VerbsSource, plain_table, row, unnamed_row};
 
 /// The GID tables of one device, answered from memory.
@@ -49,7 +49,7 @@ pub(crate) fn cache(
         let table = source.read(before.rows().len());
         #[cfg(feature = "tracing")]
         if let Err(error) = &table {
-            event!(warn, %device, %error, "the GID tables could not be read");
+            event!(warn, device = &*device, %error, "the GID tables could not be read");
         }
         let now = GidSnapshot::new(Arc::clone(&device), table?, Some(before));
         #[cfg(feature = "tracing")]
