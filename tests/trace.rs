@@ -1,5 +1,7 @@
 //! What an operator sees by the feature `tracing`, on the interposer's device, with a subscriber of our own.
 
+#![cfg(feature = "tracing")]
+
 mod interposed;
 
 use std::fmt::{Debug, Write};

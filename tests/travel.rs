@@ -1,6 +1,8 @@
 //! What travels by the feature `serde`: it comes back as it was, as text and as bytes, and what cannot be is
 //! refused.
 
+#![cfg(feature = "serde")]
+
 use std::fmt::Debug;
 use std::net::IpAddr;
 
