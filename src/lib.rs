@@ -127,6 +127,7 @@ mod doorbell;
 mod error;
 mod event;
 mod gid;
+pub mod guide;
 mod kept;
 mod limits;
 mod mem;

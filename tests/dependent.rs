@@ -34,7 +34,7 @@ fn a_program_that_depends_on_this_crate_runs_with_either_backend() {
         assert!(printed.lines().any(|line| line.starts_with("loop0 port 1 index 1 ")), "{printed}");
         let mut lines: Vec<&str> = printed.lines().rev().take(2).collect();
         lines.sort_unstable();
-        assert_eq!(lines, ["RECV: hello", "SEND: hello"], "{features:?}: {printed}");
+        assert_eq!(lines, ["receive: hello", "send: hello"], "{features:?}: {printed}");
     }
 }
 

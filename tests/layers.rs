@@ -35,6 +35,7 @@ const LAYERS: &[&str] = &[
     "resolve",
     "cm",
     "connect",
+    "guide",
 ];
 
 fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {
