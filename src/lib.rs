@@ -92,9 +92,14 @@
 //! | how work requests reach the device | [`Context::doorbell`], [`QueuePair::doorbell`], [`Doorbell`] |
 //! | what went wrong | [`Error`], [`Errno`] |
 //!
+//! The [`guide`] has a page for those who come [from C](guide::coming_from_c) or [from other
+//! crates](guide::coming_from_rust), and on [memory](guide::memory_model), [teardown](guide::teardown) and
+//! [which GID](guide::which_gid) to use.
+//!
 //! # Safety, threads, teardown
 //!
-//! No `unsafe` is needed to use this crate. All types can be sent to another thread, and all but the
+//! No `unsafe` is needed to use this crate; only a context that others opened
+//! ([`Context::from_raw`]) is taken at their word. All types can be sent to another thread, and all but the
 //! queues used from several at a time: those take `&mut self`, where C has a lock. An open device
 //! stays open while any clone of its [`Context`] lives, and any order of dropping is right. Memory that was
 //! posted is the queue's until its completion, whatever else was dropped; what a queue pair had in flight
@@ -107,6 +112,17 @@
 //! `rdma-sys` (default): the declarations of C come from the headers of the machine that builds.
 //! Needs libclang 15 or older and the -dev packages of rdma-core. Without it (`default-features =
 //! false`) the crate has its own, needs only `libibverbs.so.1`, and is otherwise the same.
+//!
+//! `serde`: [`Gid`], [`Guid`], [`IfName`], [`Subnet`], [`GidType`], [`GidEntry`], the numbers ([`PortNum`],
+//! [`GidIndex`], [`Qpn`], [`Psn`], [`RKey`], [`Lid`], [`PKey`], [`Mtu`] as bytes), and what a program puts into
+//! messages of its own, [`Endpoint`] and [`RemoteSlice`], are read and written; [`Wanted`] is read. Formats for people
+//! get text (a GID by the parser of its `FromStr`), others bytes. What cannot be is an error of the format.
+//!
+//! `tracing`: events and spans with the target `rdma_verbs`: devices opened, come and gone; rows of GID tables that
+//! came and went; asynchronous events; steps of connecting, with the peer; refused changes of state; neighbours that
+//! are looked for; objects that could not be destroyed. Never on the data path, nor in a lookup that finds nothing to
+//! take in. A subscriber is called under this crate's locks: it must not call `checked`, `fresh` or the like.
+//! Without the feature nothing of it is compiled.
 
 // Lints stand in Cargo.toml: `unsafe_code` is denied but in `sys`, the seam to C.
 

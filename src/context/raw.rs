@@ -37,7 +37,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// It is then still the caller's, and open. As [`Device::open`], and [`Error::NoSuchDevice`] when its device is
+    /// It is then still the caller's, and open, with that descriptor non-blocking. As [`Device::open`], and [`Error::NoSuchDevice`] when its device is
     /// not listed (one of `mlx5dv_get_vfio_device_list`).
     #[doc(alias = "ibv_context")]
     pub unsafe fn from_raw(context: NonNull<c_void>) -> Result<Context> {
