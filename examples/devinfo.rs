@@ -1,5 +1,5 @@
 //! What `ibv_devinfo` tells of each RDMA device, from this crate: identity, ports, and with `-v`
-//! limits, capabilities and GID tables.
+//! limits, capabilities and GID tables; with `--counters` what each has counted.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,9 @@ use std::num::NonZeroU8;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rdma_verbs::{Context, Device, DeviceLimits, DeviceList, Doorbell, Error, PortAttr, PortNum};
+use rdma_verbs::{
+    Context, Counters, Device, DeviceLimits, DeviceList, Doorbell, Error, PortAttr, PortNum,
+};
 
 /// Prints the attributes of RDMA devices and their ports.
 #[derive(Parser)]
@@ -28,6 +30,9 @@ pub(crate) struct Options {
     /// All attributes, and the GID tables
     #[arg(short, long)]
     verbose: bool,
+    /// What ports and devices have counted, by the kernel's names and in its units
+    #[arg(long)]
+    counters: bool,
 }
 
 fn main() -> ExitCode {
@@ -83,6 +88,13 @@ fn describe(device: &Device, options: &Options) -> Result<String, Error> {
         if options.verbose {
             gids(&mut text, &context, number)?;
         }
+        if options.counters {
+            counters(&mut text, "counter", device.port_counters(number)?);
+            counters(&mut text, "hw_counter", device.port_hw_counters(number)?);
+        }
+    }
+    if options.counters {
+        counters(&mut text, "device_counter", device.hw_counters()?);
     }
     if let Some(number) = options.port.and_then(|port| PortNum::new(port.get())) {
         // Says so where there is no such port.
@@ -184,6 +196,12 @@ fn gids(text: &mut Lines, context: &Context, port: PortNum) -> Result<(), Error>
         }
     }
     Ok(())
+}
+
+fn counters(text: &mut Lines, kind: &str, counters: Option<Counters>) {
+    for (name, value) in counters.unwrap_or_default().iter() {
+        text.port(kind, format!("{name} {value}"));
+    }
 }
 
 fn virtual_lanes(code: u8) -> String {

@@ -1,5 +1,7 @@
 //! An open device.
 
+mod raw;
+
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +17,7 @@ use crate::pkey::{self, PKeyCache};
 use crate::port::PortAttr;
 use crate::sys::ContextHandle;
 use crate::sys::abi::ibv_gid_entry;
+use crate::trace::{event, span};
 use crate::types::{Capabilities, Capability, Gid, GidEntry, Guid, PortNum};
 
 /// An open device (`struct ibv_context`), with its limits and its GID tables.
@@ -65,11 +68,20 @@ impl Device {
     /// else the kernel answers.
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
-        self.probe_node()?;
-        self.open_probed().map_err(|error| {
+        span!("open", device = self.name());
+        let opened = self.probe_node().and_then(|()| self.open_probed()).map_err(|error| {
             // Whatever it was: the device may have gone meanwhile.
             if self.has_gone() { self.gone() } else { error }
-        })
+        });
+        match &opened {
+            Ok(_opened) => {
+                event!(info, device = self.name(), ports = _opened.limits().ports, "opened");
+            }
+            Err(_error) => {
+                event!(warn, device = self.name(), error = %_error, "could not be opened");
+            }
+        }
+        opened
     }
 
     fn open_probed(&self) -> Result<Context> {
@@ -79,7 +91,13 @@ impl Device {
             Errno::EACCES | Errno::EPERM => self.denied(errno),
             errno => failed("ibv_open_device")(errno),
         })?;
-        let handle = Arc::new(handle);
+        self.with(Arc::new(handle))
+    }
+
+    /// The context that is made of an open device of C's.
+    fn with(&self, handle: Arc<ContextHandle>) -> Result<Context> {
+        let failed =
+            |verb| move |errno| Error::Verb { verb, object: Object::device(self.name()), errno };
         let attr = handle.query_device().map_err(failed("ibv_query_device_ex"))?;
         let limits = DeviceLimits::from_raw(&attr, handle.num_comp_vectors());
         // Nodes are numbered anew: what was listed may have gone, and this be another device
@@ -255,6 +273,7 @@ impl Context {
         let line =
             format!("rdma-verbs: {device}: a {what} could not be destroyed and stays: {errno}");
         let _ = writeln!(std::io::stderr(), "{line}");
+        event!(error, device, what, %errno, "an object could not be destroyed and stays");
     }
 
     /// Whether an object that a call with this answer was to destroy is gone all the same, because the

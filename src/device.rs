@@ -40,12 +40,7 @@ impl DeviceList {
     #[doc(alias = "ibv_get_device_list")]
     pub fn new() -> Result<DeviceList> {
         let handles = list_devices().map_err(|errno| Error::DeviceList { errno })?;
-        let devices = handles.into_iter().map(|handle| Device {
-            name: handle.name().into(),
-            guid: handle.guid(),
-            handle,
-        });
-        Ok(DeviceList { devices: devices.collect() })
+        Ok(DeviceList { devices: handles.into_iter().map(Device::new).collect() })
     }
 
     /// How many devices there are.
@@ -181,6 +176,10 @@ pub struct Device {
 }
 
 impl Device {
+    pub(crate) fn new(handle: DeviceHandle) -> Device {
+        Device { name: handle.name().into(), guid: handle.guid(), handle }
+    }
+
     /// Its name, `rxe0` or `mlx5_0` (`ibv_get_device_name`).
     #[doc(alias = "ibv_get_device_name")]
     pub fn name(&self) -> &str {

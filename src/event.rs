@@ -321,6 +321,8 @@ impl<S: EventSource> Events<S> {
         };
         state.announce(|listener| (listener.concerns)(kind));
         let event = Event { kind, subject };
+        #[cfg(feature = "tracing")]
+        self.tell(&event);
         state.subscribers.retain(|subscriber| match subscriber.upgrade() {
             Some(subscriber) => {
                 subscriber.push(event);
@@ -328,6 +330,24 @@ impl<S: EventSource> Events<S> {
             }
             None => false,
         });
+    }
+
+    #[cfg(feature = "tracing")]
+    fn tell(&self, event: &Event) {
+        use crate::trace::event;
+        let device = &*self.device;
+        match event.kind {
+            EventType::DEVICE_FATAL => event!(error, device, %event, "the device has failed"),
+            EventType::CQ_ERR
+            | EventType::QP_FATAL
+            | EventType::QP_REQ_ERR
+            | EventType::QP_ACCESS_ERR
+            | EventType::PATH_MIG_ERR
+            | EventType::PORT_ERR
+            | EventType::SRQ_ERR
+            | EventType::WQ_FATAL => event!(warn, device, %event, "an asynchronous event"),
+            _ => event!(debug, device, %event, "an asynchronous event"),
+        }
     }
 
     /// A queue that gets every event taken in from now on.

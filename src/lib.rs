@@ -73,6 +73,7 @@
 //! | the GIDs of all devices, and which to use | [`GidDirectory`], [`DirectorySnapshot`], [`GidQuery`] |
 //! | the devices of this machine, or why there are none | [`DeviceList`], [`Absence`] |
 //! | to open one, its limits, its ports | [`Device::open`], [`Context`], [`DeviceLimits`], [`PortAttr`] |
+//! | what a device counts: packets, bytes, errors | [`Device::port_counters`], [`Device::port_hw_counters`], [`Counters`] |
 //! | its tables alone | [`Context::gids`], [`Context::pkeys`]: a [`Cache`] of [`GidSnapshot`], [`PKeySnapshot`] |
 //! | the tables of a device you may not open | [`Device::gids_from_sysfs`], [`GidDirectory::open_sysfs`] |
 //! | a row to be what it was when you use it | [`Context::with_row`], [`GidMoved`] |
@@ -92,9 +93,14 @@
 //! | how work requests reach the device | [`Context::doorbell`], [`QueuePair::doorbell`], [`Doorbell`] |
 //! | what went wrong | [`Error`], [`Errno`] |
 //!
+//! The [`guide`] has a page for those who come [from C](guide::coming_from_c) or [from other
+//! crates](guide::coming_from_rust), and on [memory](guide::memory_model), [teardown](guide::teardown) and
+//! [which GID](guide::which_gid) to use.
+//!
 //! # Safety, threads, teardown
 //!
-//! No `unsafe` is needed to use this crate. All types can be sent to another thread, and all but the
+//! No `unsafe` is needed to use this crate; only a context that others opened
+//! ([`Context::from_raw`]) is taken at their word. All types can be sent to another thread, and all but the
 //! queues used from several at a time: those take `&mut self`, where C has a lock. An open device
 //! stays open while any clone of its [`Context`] lives, and any order of dropping is right. Memory that was
 //! posted is the queue's until its completion, whatever else was dropped; what a queue pair had in flight
@@ -107,6 +113,17 @@
 //! `rdma-sys` (default): the declarations of C come from the headers of the machine that builds.
 //! Needs libclang 15 or older and the -dev packages of rdma-core. Without it (`default-features =
 //! false`) the crate has its own, needs only `libibverbs.so.1`, and is otherwise the same.
+//!
+//! `serde`: [`Gid`], [`Guid`], [`IfName`], [`Subnet`], [`GidType`], [`GidEntry`], the numbers ([`PortNum`],
+//! [`GidIndex`], [`Qpn`], [`Psn`], [`RKey`], [`Lid`], [`PKey`], [`Mtu`] as bytes), and what a program puts into
+//! messages of its own, [`Endpoint`] and [`RemoteSlice`], are read and written; [`Wanted`] is read. Formats for people
+//! get text (a GID by the parser of its `FromStr`), others bytes. What cannot be is an error of the format.
+//!
+//! `tracing`: events and spans with the target `rdma_verbs`: devices opened, come and gone; rows of GID tables that
+//! came and went; asynchronous events; steps of connecting, with the peer; refused changes of state; neighbours that
+//! are looked for; objects that could not be destroyed. Never on the data path, nor in a lookup that finds nothing to
+//! take in. A subscriber is called under this crate's locks: it must not call `checked`, `fresh` or the like.
+//! Without the feature nothing of it is compiled.
 
 // Lints stand in Cargo.toml: `unsafe_code` is denied but in `sys`, the seam to C.
 
@@ -119,6 +136,7 @@ mod cache;
 pub mod cm;
 mod connect;
 mod context;
+mod counters;
 mod cq;
 mod device;
 mod directory;
@@ -126,6 +144,7 @@ mod doorbell;
 mod error;
 mod event;
 mod gid;
+pub mod guide;
 mod kept;
 mod limits;
 mod mcast;
@@ -141,6 +160,7 @@ mod resolve;
 mod srq;
 mod sync;
 mod sys;
+mod trace;
 mod types;
 mod wq;
 
@@ -150,6 +170,7 @@ pub use connect::{
     ConnectRecord, Connected, Connecting, Connector, Incoming, Listener, Offer, PrivateData, Terms,
 };
 pub use context::Context;
+pub use counters::Counters;
 pub use cq::{
     Completion, CompletionChannel, CompletionQueue, CompletionQueueBuilder, CompletionQueueHandle,
     Drain, Notify,
@@ -198,10 +219,10 @@ pub use srq::{
 pub use types::{
     AtomicCap, Capabilities, Capability, CmEventType, DatagramSource, DeviceCaps, FullGid, Gid,
     GidEntry, GidIndex, GidScope, GidType, Grh, Guid, IfName, Lid, LinkLayer, LinkSpeed, LinkWidth,
-    Mtu, NodeType, OdpCaps, PKey, ParseGidError, ParseSubnetError, ParseWantedError,
-    PciAtomicSizes, PhysState, PortCaps, PortNum, PortState, Psn, QKey, QpState, Qpn, RKey,
-    RawPacketCaps, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportCaps, TransportType,
-    Wanted, WcOpcode, WcStatus, WindowType,
+    Mtu, NodeType, OdpCaps, PKey, ParseGidError, ParseGuidError, ParseSubnetError,
+    ParseWantedError, PciAtomicSizes, PhysState, PortCaps, PortNum, PortState, Psn, QKey, QpState,
+    Qpn, RKey, RawPacketCaps, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportCaps,
+    TransportType, Wanted, WcOpcode, WcStatus, WindowType,
 };
 
 /// Work requests: what is posted on a [`SendQueue`], a [`RecvQueue`] or a [`SharedReceiveQueue`].

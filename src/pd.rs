@@ -2,7 +2,9 @@
 
 #![deny(unsafe_code)]
 
+use std::ffi::c_void;
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::context::Context;
@@ -38,6 +40,16 @@ impl ProtectionDomain {
     /// The device that it is of.
     pub fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// C's protection domain (`struct ibv_pd *`), for calls that this crate lacks: valid while any clone of this,
+    /// or anything made on it, lives. Opaque, because no declaration of C's is part of this crate's interface.
+    ///
+    /// To use it is `unsafe`, and up to whoever does: it must not be deallocated, and what is made on it must be
+    /// gone before the last clone is.
+    #[doc(alias = "ibv_pd")]
+    pub fn as_raw(&self) -> NonNull<c_void> {
+        self.handle.as_raw()
     }
 
     pub(crate) fn handle(&self) -> &Arc<PdHandle> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// From the lowest up. A module may name those before its own.
 const LAYERS: &[&str] = &[
+    "trace",
     "types",
     "error",
     "sync",
@@ -16,6 +17,7 @@ const LAYERS: &[&str] = &[
     "gid",
     "pkey",
     "device",
+    "counters",
     "limits",
     "port",
     "event",
@@ -35,6 +37,7 @@ const LAYERS: &[&str] = &[
     "resolve",
     "cm",
     "connect",
+    "guide",
 ];
 
 fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {

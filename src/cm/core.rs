@@ -16,6 +16,7 @@ use crate::qp::transport::Transport;
 use crate::qp::{self, Init, InitOptions, QueuePair, Reset};
 use crate::sys::CmId;
 use crate::sys::cm::Bound;
+use crate::trace::event;
 use crate::types::{CmEventType, PortNum, QpState, RemoteAccess};
 
 /// What every handle of an id is made of.
@@ -63,15 +64,21 @@ impl IdCore {
     }
 
     pub(super) fn call(&self, call: &'static str, errno: Errno) -> Error {
-        fault::call(call, self.local, self.peer, errno)
+        self.told(call, fault::call(call, self.local, self.peer, errno))
     }
 
     pub(super) fn failed(&self, call: &'static str, arrived: &Arrived) -> Error {
-        fault::event(call, self.local, self.peer, &arrived.event)
+        self.told(call, fault::event(call, self.local, self.peer, &arrived.event))
     }
 
     pub(super) fn timed_out(&self, call: &'static str, waited: Duration) -> Error {
-        fault::timed_out(call, self.local, self.peer, waited)
+        self.told(call, fault::timed_out(call, self.local, self.peer, waited))
+    }
+
+    /// A step that failed.
+    fn told(&self, _call: &'static str, error: Error) -> Error {
+        event!(warn, call = _call, local = ?self.local, peer = ?self.peer, %error, "a step failed");
+        error
     }
 
     /// It is bound to a device: a state says so.
@@ -127,7 +134,12 @@ impl IdCore {
         timeout: Duration,
         ends: impl Fn(CmEventType) -> bool,
     ) -> Result<Option<Arrived>> {
-        self.channel.wait(timeout, || self.slot.take(&ends))
+        let taken = self.channel.wait(timeout, || self.slot.take(&ends))?;
+        if let Some(_arrived) = &taken {
+            let (_local, _peer, _kind) = (self.local, self.peer, _arrived.event.kind);
+            event!(debug, local = ?_local, peer = ?_peer, event = %_kind, "a step ended");
+        }
+        Ok(taken)
     }
 
     /// Waits until there is such an event.

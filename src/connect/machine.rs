@@ -19,6 +19,7 @@ use super::wire::{Wire, refused, tcp};
 use crate::error::{
     Errno, Error, ExchangeFault, ExchangeProblem, ExchangeStep, RecordError, Result,
 };
+use crate::trace::event;
 
 /// What is to be connected: a queue pair, or in tests a script.
 pub(super) trait End {
@@ -197,7 +198,13 @@ impl<E: End> Machine<E> {
                 break;
             }
             match self.progress() {
-                Poll::Ready(Ok(next)) => self.state = next,
+                Poll::Ready(Ok(next)) => {
+                    event!(debug, peer = %self.address, from = ?self.state, to = ?next, "exchange");
+                    if next == State::Done {
+                        event!(info, peer = %self.address, "connected");
+                    }
+                    self.state = next;
+                }
                 Poll::Ready(Err(error)) => self.fail(error),
                 Poll::Pending => return Poll::Pending,
             }
@@ -352,6 +359,7 @@ impl<E: End> Machine<E> {
     }
 
     fn fail(&mut self, error: Error) {
+        event!(warn, peer = %self.address, %error, "not connected");
         if let (Some(wire), Some(reason)) = (&mut self.wire, reason_for(&error)) {
             wire.refuse(reason, &text_for(&error));
         }

@@ -12,6 +12,7 @@ use crate::error::{Errno, Error, Result};
 use crate::gid::{GidCache, GidSnapshot};
 use crate::kept::CacheStats;
 use crate::port::PortAttr;
+use crate::trace::event;
 
 /// A device, how it is read, and what the directory's snapshot has of it.
 pub(super) struct Watched {
@@ -48,6 +49,11 @@ impl Watched {
         }
     }
 
+    #[cfg(feature = "tracing")]
+    pub(super) fn name(&self) -> &str {
+        self.device.name()
+    }
+
     /// Whether this is the device listed: its name may be another's by now.
     pub(super) fn is(&self, listed: &Device) -> bool {
         let identity = |device: &Device| {
@@ -78,6 +84,7 @@ impl Watched {
         if matches!(self.access, Access::Sysfs { .. }) {
             return;
         }
+        event!(info, device = self.device.name(), "its GID tables are read from sysfs");
         match self.device.gids_from_sysfs() {
             Ok(cache) => (self.access, self.trouble) = (Access::Sysfs { cache, because }, None),
             Err(error) => self.trouble = Some(because.unwrap_or(Arc::new(error))),

@@ -21,6 +21,7 @@ use super::watcher::Watch;
 use crate::device::{Device, DeviceList};
 use crate::error::{Errno, Error, Result};
 use crate::net::{HostNet, Uevents};
+use crate::trace::{event, span};
 
 pub(super) struct Inner {
     pub(super) current: ArcSwap<DirectorySnapshot>,
@@ -234,6 +235,7 @@ impl Inner {
 
     /// Lists the devices: lets go of those that went, opens those that came.
     fn rescan(&self, state: &mut State) -> Result<()> {
+        span!("rescan");
         self.counters.rescans.fetch_add(1, Ordering::Relaxed);
         let mut listed: Vec<Device> = DeviceList::new()?.into_iter().collect();
         // The library's own order depends on when this process first saw each device.
@@ -246,6 +248,7 @@ impl Inner {
             let mut watched = match known {
                 Some(at) => before.swap_remove(at),
                 None => {
+                    event!(info, device = device.name(), "a device came");
                     state.next_token += 1;
                     Watched::new(device, state.next_token)
                 }
@@ -254,7 +257,10 @@ impl Inner {
             state.devices.push(watched);
         }
         // Those that went are closed here, so that the kernel can take them away.
-        before.iter_mut().for_each(|watched| watched.close(&self.epoll));
+        for watched in &mut before {
+            event!(info, device = watched.name(), "a device went");
+            watched.close(&self.epoll);
+        }
         Ok(())
     }
 

@@ -18,13 +18,17 @@ use std::sync::Arc;
 use crate::cache::Cache;
 use crate::error::Result;
 use crate::kept::{Announcements, Kept};
+#[cfg(feature = "tracing")]
+use crate::trace::event;
+#[cfg(feature = "tracing")]
+use crate::types::GidEntry;
 
 pub use index::{Matches, Row};
 pub use snapshot::{GidSnapshot, PortTable};
 
 pub(crate) use index::{Index, hash};
 
-pub(crate) use sysfs::SysfsSource;
+pub(crate) use sysfs::{Files, RealFiles, SysfsSource};
 pub(crate) use table::{PortShape, Source, Table, VerbsSource, plain_table, row, unnamed_row};
 
 /// The GID tables of one device, answered from memory.
@@ -42,11 +46,43 @@ pub(crate) fn cache(
     announce(&kept);
     let device = Arc::clone(device);
     let read = move |before: &GidSnapshot| {
-        let table = source.read(before.rows().len())?;
-        let now = GidSnapshot::new(Arc::clone(&device), table, Some(before));
+        let table = source.read(before.rows().len());
+        #[cfg(feature = "tracing")]
+        if let Err(error) = &table {
+            event!(warn, device = &*device, %error, "the GID tables could not be read");
+        }
+        let now = GidSnapshot::new(Arc::clone(&device), table?, Some(before));
+        #[cfg(feature = "tracing")]
+        tell_changes(before, &now);
         Ok((now.ports() != before.ports()).then_some(now))
     };
     Cache::new(kept, Box::new(read), announcements)
+}
+
+/// Tells which rows came and went, by port and one by one.
+#[cfg(feature = "tracing")]
+fn tell_changes(before: &GidSnapshot, now: &GidSnapshot) {
+    let changed = |table: &&PortTable| Some(table.generation()) != generation_of(before, table);
+    for table in now.ports().iter().filter(changed) {
+        let (device, port) = (now.device(), table.port());
+        let new = |rows: &GidSnapshot, row: &GidEntry| rows.row(port, row.index()) != Some(row);
+        let (mut came, mut went) = (0, 0);
+        for row in before.rows_of(port).iter().filter(|row| new(now, row)) {
+            went += 1;
+            event!(debug, device, %row, "a GID row went");
+        }
+        for row in now.rows_of(port).iter().filter(|row| new(before, row)) {
+            came += 1;
+            event!(debug, device, %row, "a GID row came");
+        }
+        let (port, rows) = (port.get(), table.live());
+        event!(info, device, port, came, went, rows, "a GID table changed");
+    }
+}
+
+#[cfg(feature = "tracing")]
+fn generation_of(snapshot: &GidSnapshot, table: &PortTable) -> Option<u64> {
+    snapshot.port(table.port()).map(PortTable::generation)
 }
 
 #[cfg(test)]

@@ -26,9 +26,22 @@ pub(crate) struct RealFiles {
     root: PathBuf,
 }
 
+/// The most that is read of a file: the kernel's are of one page, mostly of one line.
+const MOST_BYTES: u64 = 1 << 16;
+
+impl RealFiles {
+    /// Below `root`, a device's own folder.
+    pub(crate) fn new(root: PathBuf) -> RealFiles {
+        RealFiles { root }
+    }
+}
+
 impl Files for RealFiles {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        std::fs::read(self.root.join(path))
+        use io::Read;
+        let mut content = Vec::new();
+        std::fs::File::open(self.root.join(path))?.take(MOST_BYTES).read_to_end(&mut content)?;
+        Ok(content)
     }
 
     fn names(&self, path: &Path) -> io::Result<Vec<String>> {
@@ -57,7 +70,7 @@ const TRIES: usize = 4;
 impl SysfsSource {
     /// Reads below `root`, the device's own folder.
     pub(crate) fn new(device: Arc<str>, root: PathBuf) -> SysfsSource {
-        SysfsSource { device, files: RealFiles { root } }
+        SysfsSource { device, files: RealFiles::new(root) }
     }
 }
 

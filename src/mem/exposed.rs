@@ -114,6 +114,12 @@ impl Exposed {
         self.inner.memory.pd()
     }
 
+    /// The local key of its memory (`lkey`), for work requests that are posted by others' calls; address and
+    /// remote key are told by [`remote`](Exposed::remote). Good until it is revoked or dropped.
+    pub fn lkey(&self) -> u32 {
+        self.inner.memory.lkey()
+    }
+
     /// All of it, as a peer names it.
     pub fn remote(&self) -> RemoteSlice {
         let address = self.inner.memory.start().as_ptr().addr() as u64;

@@ -235,6 +235,12 @@ impl Pool {
         self.inner().size as usize
     }
 
+    /// The local key of its memory (`lkey`), for work requests that are posted by others' calls: with the address
+    /// of a buffer of it, which that work request must not outlive.
+    pub fn lkey(&self) -> u32 {
+        self.inner().memory.lkey()
+    }
+
     /// The pages its memory is made of.
     pub fn pages(&self) -> PageSize {
         self.inner().memory.pages()

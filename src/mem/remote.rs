@@ -13,6 +13,7 @@ use crate::types::RKey;
 /// The peer made it by [`Exposed::remote`](super::Exposed::remote), or by whatever its program is
 /// written in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RemoteSlice {
     address: u64,
     len: u64,

@@ -16,6 +16,7 @@ use crate::pd::ProtectionDomain;
 use crate::sys::QpHandle;
 use crate::sys::abi::{ibv_qp_attr, ibv_qp_cap};
 use crate::sys::qp::{mask, zeroed_attr};
+use crate::trace::event;
 use crate::types::{Capability, DeviceCaps, Gid, Lid, QpState, Qpn};
 use crate::wq::Ring;
 
@@ -190,7 +191,9 @@ impl Core {
     ) -> Error {
         let device = self.context().device().name().into();
         let (qpn, what) = (self.qpn, what.into());
-        Error::Transition(Box::new(TransitionFault { device, qpn, from, to, errno, what }))
+        let fault = TransitionFault { device, qpn, from, to, errno, what };
+        event!(warn, %fault, "a queue pair's state could not be changed");
+        Error::Transition(Box::new(fault))
     }
 }
 

@@ -10,6 +10,7 @@ use crate::types::{Gid, GidEntry, Lid, Mtu, PortNum, Psn, Qpn, RemoteAccess};
 /// A queue pair's address: what its peer needs to connect to it. Plain numbers, which travel over any
 /// wire; never an index, which means something on one host only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Endpoint {
     /// The queue pair's number.
     pub qpn: Qpn,

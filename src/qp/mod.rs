@@ -24,8 +24,10 @@ pub mod transport;
 mod ud;
 mod window;
 
+use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -187,6 +189,17 @@ impl<S, T: Transport> QueuePair<S, T> {
     pub fn take_events(&self) -> impl Iterator<Item = EventType> + use<S, T> {
         let happened = self.core.events.take();
         (0..32).filter(move |bit| happened >> bit & 1 != 0).map(EventType::from_raw)
+    }
+
+    /// C's queue pair (`struct ibv_qp *`), for calls that this crate lacks: valid while this, or a queue that it
+    /// was split into, lives. Opaque, because no declaration of C's is part of this crate's interface.
+    ///
+    /// To use it is `unsafe`, and up to whoever does: it must not be destroyed, and nothing is to be posted on it,
+    /// whose completion could be taken for another's. A change of its state that loses work requests keeps their
+    /// memory here until the queue pair is destroyed.
+    #[doc(alias = "ibv_qp")]
+    pub fn as_raw(&self) -> NonNull<c_void> {
+        self.core.qp().as_raw()
     }
 
     /// What events name it by.

@@ -13,6 +13,7 @@ use super::work::{Counters, Hop, Inner, Waiter};
 use super::{Destination, Path, host_error, row};
 use crate::error::{Error, Result};
 use crate::net::HwAddr;
+use crate::trace::event;
 
 /// How often one resolution makes the kernel look for the neighbour: once, and again when the kernel
 /// forgot it meanwhile.
@@ -243,6 +244,7 @@ impl Looking {
                         continue;
                     }
                     let netdev = self.inner.name_of(ifindex);
+                    event!(info, neighbour = %ip, %netdev, "a neighbour does not answer");
                     return Err(Error::Unreachable { neighbour: ip, netdev, remembered: None });
                 }
                 _ => {
@@ -280,6 +282,7 @@ impl Looking {
         self.probes += 1;
         Counters::count(&self.inner.counters.probes);
         let (ifindex, ip) = self.hop;
+        event!(debug, neighbour = %ip, ifindex, probe = self.probes, "the kernel is made to look");
         // A router that no route leads to (`onlink`) is found by what it routes.
         let sent = self.inner.host.probe(ifindex, ip);
         sent.or_else(|error| self.inner.host.probe(ifindex, to.ip()).map_err(|_| error))

@@ -5,10 +5,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::abi::{
-    ibv_async_event, ibv_context, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+    ibv_async_event, ibv_context, ibv_device, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
+    ibv_port_attr,
 };
 use super::ops::{self, Newer};
 use super::{calls, conv};
@@ -28,6 +29,8 @@ pub(crate) struct RawEvent {
 /// An open device; closed when dropped. Everything made on it must be gone by then.
 pub(crate) struct ContextHandle {
     context: NonNull<ibv_context>,
+    /// Whether it is ours to close.
+    closes: AtomicBool,
     /// Objects made on it that could not be destroyed.
     leaks: AtomicU64,
 }
@@ -40,7 +43,10 @@ unsafe impl Sync for ContextHandle {}
 
 impl Drop for ContextHandle {
     fn drop(&mut self) {
-        // SAFETY: opened by us, closed once, here. A failure is left alone: the descriptors are
+        if !*self.closes.get_mut() {
+            return;
+        }
+        // SAFETY: opened by us, or for us, closed once, here. A failure is left alone: the descriptors are
         // closed all the same and there is nobody to tell.
         unsafe { calls::ibv_close_device(self.context.as_ptr()) };
     }
@@ -54,7 +60,12 @@ impl ContextHandle {
     ///
     /// The context is open and nobody else closes it.
     pub(crate) unsafe fn new(context: NonNull<ibv_context>) -> Result<ContextHandle, Errno> {
-        let handle = ContextHandle { context, leaks: AtomicU64::new(0) };
+        ContextHandle::make(context, true)
+    }
+
+    fn make(context: NonNull<ibv_context>, closes: bool) -> Result<ContextHandle, Errno> {
+        let (closes, leaks) = (AtomicBool::new(closes), AtomicU64::new(0));
+        let handle = ContextHandle { context, closes, leaks };
         super::set_nonblocking(handle.async_fd().as_raw_fd())?;
         Ok(handle)
     }
@@ -69,6 +80,39 @@ impl ContextHandle {
     /// How many objects made on it could not be destroyed: those whose owners are in this folder.
     pub(crate) fn leaks(&self) -> u64 {
         self.leaks.load(Ordering::Relaxed)
+    }
+
+    /// C's object, for callers who know what it is; good while `self` lives.
+    pub(crate) fn as_raw(&self) -> NonNull<c_void> {
+        self.context.cast()
+    }
+
+    /// The device it is of, which is there while `self` lives.
+    pub(super) fn device(&self) -> *mut ibv_device {
+        // SAFETY: the context is open while `self` lives.
+        unsafe { (*self.raw()).device }
+    }
+
+    /// The name of that.
+    pub(crate) fn device_name(&self) -> String {
+        // SAFETY: an open context holds its device; the field is an array in it.
+        super::device::text(unsafe { &(*self.device()).name }).to_string_lossy().into_owned()
+    }
+
+    /// The same of a context that is open already, and that is not closed until [`own`](ContextHandle::own)
+    /// was called.
+    ///
+    /// # Safety
+    ///
+    /// It is a `struct ibv_context *`, which stays open while the handle lives, and which, if it is owned, nobody
+    /// else closes.
+    pub(crate) unsafe fn of_others(context: NonNull<c_void>) -> Result<ContextHandle, Errno> {
+        ContextHandle::make(context.cast(), false)
+    }
+
+    /// From now on it is closed when dropped.
+    pub(crate) fn own(&self) {
+        self.closes.store(true, Ordering::Relaxed);
     }
 
     /// For the calls of this folder; good while `self` lives.

@@ -64,6 +64,13 @@ pub(crate) fn list_devices() -> Result<Vec<DeviceHandle>, Errno> {
 }
 
 impl DeviceHandle {
+    /// The device that the context is of, of those that are listed now.
+    pub(crate) fn of(context: &ContextHandle) -> Result<Option<DeviceHandle>, Errno> {
+        // The library gives a device the same address for as long as somebody has it.
+        let is_it = |listed: &DeviceHandle| listed.device.as_ptr() == context.device();
+        Ok(list_devices()?.into_iter().find(is_it))
+    }
+
     /// The name the device had when this process first listed it.
     pub(crate) fn name(&self) -> String {
         // SAFETY: the list holds the device; the field is an array in it.
@@ -125,7 +132,7 @@ impl DeviceHandle {
 }
 
 /// The text in a C array, up to its NUL or its end.
-fn text(array: &[c_char]) -> &OsStr {
+pub(super) fn text(array: &[c_char]) -> &OsStr {
     // SAFETY: c_char and u8 have the same size and alignment, and the slice's length is kept.
     let bytes = unsafe { std::slice::from_raw_parts(array.as_ptr().cast::<u8>(), array.len()) };
     match CStr::from_bytes_until_nul(bytes) {

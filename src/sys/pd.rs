@@ -1,5 +1,6 @@
 //! The owners of an `ibv_pd` and of an `ibv_mr`.
 
+use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -36,6 +37,11 @@ impl PdHandle {
         // SAFETY: the context is open while `context` lives.
         let pd = conv::pointer(unsafe { calls::ibv_alloc_pd(context.raw()) })?;
         Ok(PdHandle { pd, context })
+    }
+
+    /// C's object, for callers who know what it is; good while `self` lives.
+    pub(crate) fn as_raw(&self) -> NonNull<c_void> {
+        self.pd.cast()
     }
 
     /// For the calls of this folder; good while `self` lives.

@@ -1,6 +1,6 @@
 //! The owner of an `ibv_qp`.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -90,6 +90,11 @@ impl QpHandle {
         let number = unsafe { (*qp.as_ptr()).qp_num };
         let parents = Parents { _pd: pd, _send_cq: send_cq, _recv_cq: recv_cq };
         Ok(QpHandle { qp, number, parents: ManuallyDrop::new(parents) })
+    }
+
+    /// C's object, for callers who know what it is; good while `self` lives.
+    pub(crate) fn as_raw(&self) -> NonNull<c_void> {
+        self.qp.cast()
     }
 
     /// What asynchronous events name it by.

@@ -12,6 +12,8 @@ mod num;
 mod parse;
 mod refuse;
 mod subnet;
+#[cfg(feature = "serde")]
+mod travel;
 mod wanted;
 mod work;
 
@@ -29,7 +31,7 @@ pub use gid::{FullGid, Gid, GidScope};
 pub use grh::Grh;
 pub use manager::{CmEventType, RejectReason};
 pub use num::{GidIndex, Guid, Lid, PKey, PortNum, Psn, QKey, Qpn, RKey};
-pub use parse::ParseGidError;
+pub use parse::{ParseGidError, ParseGuidError};
 pub use refuse::RefuseReason;
 pub use subnet::{ParseSubnetError, Subnet};
 pub use wanted::{ParseWantedError, Wanted};

@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use super::Gid;
+use super::{Gid, Guid};
 
 /// A text that is no GID, or could be two.
 ///
@@ -59,15 +59,47 @@ impl FromStr for Gid {
     }
 }
 
+/// A text that is no GUID.
+///
+/// A GUID is read as the tools print it: four groups of four hex digits (`0002:c903:00a1:b2c3`), or 16
+/// hex digits behind `0x` (`ibstat`). Blanks around it are dropped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no GUID: it is four groups of four hex digits, or 0x and 16 of them")]
+pub struct ParseGuidError {
+    /// The text as given, cut at 64 characters.
+    text: Box<str>,
+}
+
+impl FromStr for Guid {
+    type Err = ParseGuidError;
+
+    fn from_str(text: &str) -> Result<Guid, ParseGuidError> {
+        let trimmed = text.trim();
+        let guid = match trimmed.strip_prefix("0x").or(trimmed.strip_prefix("0X")) {
+            Some(digits) => hex(digits, 16),
+            None => {
+                let mut groups = trimmed.split(':');
+                let four = |_| hex(groups.next()?, 4);
+                let parts: Option<Vec<u64>> = (0..4).map(four).collect();
+                let whole = parts.filter(|_| groups.next().is_none());
+                whole.map(|parts| parts.iter().fold(0, |guid, part| guid << 16 | part))
+            }
+        };
+        guid.map(Guid::new).ok_or_else(|| ParseGuidError { text: text.chars().take(64).collect() })
+    }
+}
+
+/// The number of exactly so many hex digits.
+fn hex(digits: &str, count: usize) -> Option<u64> {
+    let all_hex = digits.len() == count && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    all_hex.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
 /// `fe80000000000000:0x0002c90300a1b2c3`, the leading `0x` taken off already.
 fn prefix_and_interface(text: &str) -> Option<Gid> {
     let (prefix, interface) = text.split_once(':')?;
     let interface = interface.strip_prefix("0x").or(interface.strip_prefix("0X"))?;
-    let hex16 = |digits: &str| {
-        let all_hex = digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit());
-        all_hex.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
-    };
-    Some(Gid::from_parts(hex16(prefix)?, hex16(interface)?))
+    Some(Gid::from_parts(hex(prefix, 16)?, hex(interface, 16)?))
 }
 
 /// Sixteen bytes of two hex digits each, where no decimal reading could be meant.
@@ -180,6 +212,23 @@ mod tests {
         #[test]
         fn no_text_panics(text in "[0-9a-fA-Fx:.% +]{0,60}|.{0,40}") {
             let _ = text.parse::<Gid>();
+        }
+    }
+
+    #[test]
+    fn guids_are_read_as_they_are_printed() {
+        for guid in [0, 1, 0x0002_c903_00a1_b2c3, u64::MAX] {
+            let guid = Guid::new(guid);
+            assert_eq!(guid.to_string().parse(), Ok(guid));
+            assert_eq!(format!(" {:#018x}\n", guid.get()).parse(), Ok(guid));
+        }
+        let bad = ["", "0x", "0002:c903:00a1", "0002:c903:00a1:b2c3:0", "2:c903:a1:b2c3"];
+        for text in bad.into_iter().chain([
+            "0x2c90300a1b2c3",
+            "+002:c903:00a1:b2c3",
+            "0x0002:c903:00a1:b2c3",
+        ]) {
+            assert!(text.parse::<Guid>().is_err(), "{text:?}");
         }
     }
 }

@@ -18,7 +18,7 @@
 
 pub(crate) mod faults;
 #[path = "../nested/mod.rs"]
-mod nested;
+pub(crate) mod nested;
 pub(crate) mod rig;
 
 use std::ffi::c_int;

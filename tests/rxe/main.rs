@@ -55,6 +55,7 @@ mod connect;
 mod connect_hostile;
 mod connect_many;
 mod context;
+mod counters;
 mod devinfo;
 mod directory;
 mod limits;
