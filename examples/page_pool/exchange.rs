@@ -1,6 +1,7 @@
 //! What the two ends tell each other over TCP: what there is to do, their queue pairs, and which of these have
 //! ended.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use rdma_verbs::{Endpoint, Gid, Lid, Psn, Qpn};
 use super::options::{SIZES, STREAMS};
 use super::tcp::garbage;
 pub(crate) use super::tcp::{Deadline, ExchangeError, Peer, accept, connect, listen};
+use super::{PROGRAM, common};
 
 /// What the receiver decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +113,8 @@ pub(crate) struct Link {
     /// The streams that ended at this end, bit by bit.
     ended_here: AtomicU32,
     ended_there: AtomicU32,
+    /// Why the first of them did.
+    first: OnceLock<String>,
     done: AtomicBool,
     peer_gone: AtomicBool,
 }
@@ -125,9 +129,17 @@ impl Drop for Linked<'_> {
 }
 
 impl Link {
-    /// A stream ended at this end.
-    pub(crate) fn end(&self, stream: usize) {
+    /// A stream ended at this end, where the others go on: that is told, to the other end too.
+    pub(crate) fn end(&self, stream: usize, end: &str, why: &str) {
+        common::note(PROGRAM, format!("stream {stream} ended at the {end}: {why}"));
+        let _ = self.first.set(why.to_owned());
         self.ended_here.fetch_or(1 << stream, Ordering::Relaxed);
+    }
+
+    /// What is told when there is none left.
+    pub(crate) fn all_ended(&self, count: usize) -> String {
+        let first = self.first.get().map_or("", |why| why);
+        format!("all {count} streams have ended, the first: {first}")
     }
 
     /// Whether a stream ended at the other end.

@@ -16,7 +16,7 @@ use super::exchange::{Link, Plan};
 use super::local::Local;
 use super::options::{Mode, Options};
 use super::stop::{Stop, Watch};
-use super::streams::{connect_all, connect_options, note_end};
+use super::streams::{connect_all, connect_options};
 use super::supply::{Queue, Supply};
 
 /// Messages of credit in flight.
@@ -153,12 +153,15 @@ impl Receiver {
                 stream.end(number, "it ended at the sender", link);
             }
         }
-        self.refill()?;
-        if self.live() == 0 { Err("all streams have ended".into()) } else { Ok(()) }
+        self.refill(link)?;
+        match self.live() {
+            0 => Err(link.all_ended(self.streams.len()).into()),
+            _ => Ok(()),
+        }
     }
 
     /// Posts receives where a quarter of a stream's messages have come, and tells the sender.
-    fn refill(&mut self) -> Result<(), Stop> {
+    fn refill(&mut self, link: &Link) -> Result<(), Stop> {
         let Receiver { streams, shared, supply, depth, mode, .. } = self;
         let few = *depth / 4;
         if let Some(shared) = shared {
@@ -172,7 +175,7 @@ impl Receiver {
                 }
             }
         }
-        for stream in streams {
+        for (number, stream) in streams.iter_mut().enumerate() {
             let Some(queue_pair) = &mut stream.queue_pair else { continue };
             if shared.is_none() && stream.owed >= few {
                 let mut queue = Queue::Own(queue_pair.recv_queue());
@@ -181,8 +184,10 @@ impl Receiver {
             }
             let queue = queue_pair.send_queue();
             if stream.credit > 0 && queue.in_flight() < queue.depth() {
-                queue.post(Send::new(Inline(b"")).imm(stream.credit).signaled())?;
-                stream.credit = 0;
+                match queue.post(Send::new(Inline(b"")).imm(stream.credit).signaled()) {
+                    Ok(()) => stream.credit = 0,
+                    Err(error) => stream.end(number, &error.to_string(), link),
+                }
             }
         }
         Ok(())
@@ -240,8 +245,7 @@ fn is_receive(completion: &rdma_verbs::Completion<'_>) -> bool {
 impl Stream {
     fn end(&mut self, number: usize, why: &str, link: &Link) {
         if self.queue_pair.take().is_some() {
-            note_end(number, "receiver", why);
-            link.end(number);
+            link.end(number, "receiver", why);
         }
     }
 }

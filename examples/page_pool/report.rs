@@ -35,8 +35,8 @@ pub(crate) struct Row {
 }
 
 /// What is above the lines.
-pub(crate) const HEAD: &str = " Received, by the receiver's clock; CPU is that of its thread, without the \
-    kernel's own.\n \
+pub(crate) const HEAD: &str = " By the receiver's clock; CPU is what its thread had of the processor, in the kernel \
+    too.\n \
     #bytes   #streams mode        Gbit/s     messages/s   CPU[usec]/message  registrations  lost   pages\n";
 
 impl Row {

@@ -12,7 +12,7 @@ use super::exchange::{Link, Plan};
 use super::local::Local;
 use super::options::Options;
 use super::stop::{Stop, Watch};
-use super::streams::{connect_all, connect_options, note_end};
+use super::streams::{connect_all, connect_options};
 
 /// The byte that messages are made of.
 pub(crate) const PATTERN: u8 = 0x5a;
@@ -112,16 +112,17 @@ impl Sender {
             if link.is_over() {
                 return Ok(sent);
             }
-            let mut live = 0;
             for (number, stream) in self.streams.iter_mut().enumerate() {
                 if link.ended_there(number) {
                     stream.end(number, "it ended at the receiver", link);
                 }
-                live += u32::from(stream.queue_pair.is_some());
-                sent += stream.fill(&self.message)?;
+                match stream.fill(&self.message) {
+                    Ok(more) => sent += more,
+                    Err(error) => stream.end(number, &error.to_string(), link),
+                }
             }
-            if live == 0 {
-                return Err("all streams have ended".into());
+            if self.streams.iter().all(|stream| stream.queue_pair.is_none()) {
+                return Err(link.all_ended(self.streams.len()).into());
             }
             if now.duration_since(last) > self.timeout {
                 let after = self.timeout;
@@ -174,8 +175,7 @@ impl Stream {
 
     fn end(&mut self, number: usize, why: &str, link: &Link) {
         if self.queue_pair.take().is_some() {
-            note_end(number, "sender", why);
-            link.end(number);
+            link.end(number, "sender", why);
         }
     }
 }

@@ -13,7 +13,7 @@ use super::stop::{Stop, Watch};
 use super::{Options, PROGRAM, common, receiver, say, sender, text};
 
 /// Receives of all streams may take so much memory in each mode, and each stream has four.
-const ROOM: u32 = 2 << 20;
+const ROOM: u32 = 1 << 20;
 
 /// What a receiver has before there is a sender.
 pub(crate) struct Door {

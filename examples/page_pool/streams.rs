@@ -4,7 +4,6 @@ use rdma_verbs::{ConnectOptions, Endpoint, Error, Init, QueuePair, Rts};
 
 use super::local::Local;
 use super::options::Options;
-use super::{PROGRAM, common};
 
 /// How all streams are connected.
 pub(crate) fn connect_options(options: &Options, local: &Local) -> ConnectOptions {
@@ -25,9 +24,4 @@ pub(crate) fn connect_all(
     let connect = connect_options(options, local);
     let both = queue_pairs.into_iter().zip(theirs);
     both.map(|(queue_pair, peer)| Ok(queue_pair.connect(peer, &connect)?)).collect()
-}
-
-/// Tells that a stream ended, and why, where the others go on.
-pub(crate) fn note_end(number: usize, end: &str, why: &str) {
-    common::note(PROGRAM, format!("stream {number} ended at the {end}: {why}"));
 }

@@ -61,8 +61,8 @@ impl Supply {
     ) -> Result<Supply, Error> {
         let count = receives as usize;
         let with = |mode| modes.contains(&mode);
-        let pages = if with(Mode::Pages) { Some(pages(pd, size, count)?) } else { None };
         let fixed = if with(Mode::Static) { Some(Pool::new(pd, size, count)?) } else { None };
+        let pages = if with(Mode::Pages) { Some(pages(pd, size, count)?) } else { None };
         let few = if with(Mode::PerBuffer) { count } else { 0 };
         Ok(Supply {
             pd: pd.clone(),
@@ -239,16 +239,20 @@ impl Supply {
     }
 }
 
-/// Pages for so many receives. All that are in flight take four slabs; one more is being handed out of, and one
-/// is on its way back.
+/// Pages for four times as many receives, and no more: while one stream stands still, and keeps its fragments of
+/// the oldest slab, the others have those of the rest to go on with.
 fn pages(pd: &ProtectionDomain, size: usize, receives: usize) -> Result<PagePool, Error> {
     let fragment = size.next_power_of_two();
-    let page = rustix::param::page_size();
-    let slab = (fragment * receives.div_ceil(4)).next_power_of_two().clamp(page, 2 << 20);
-    let floor = (fragment * receives).div_ceil(slab) + 2;
-    let pool = |floor| PagePool::builder(pd, fragment).slab_bytes(slab).floor(floor).build();
+    let least = (64 << 10).max(rustix::param::page_size());
+    let slab = (fragment * receives.div_ceil(4)).next_power_of_two().clamp(least, 2 << 20);
+    // One is being handed out of, and one is on its way back.
+    let floor = (4 * fragment * receives).div_ceil(slab) + 2;
+    let pool = |slabs| {
+        let builder = PagePool::builder(pd, fragment).slab_bytes(slab);
+        builder.floor(slabs).ceiling(slabs).build()
+    };
     match pool(floor) {
-        Err(Error::FewerSlabs { made, why, .. }) if made >= 2 => {
+        Err(Error::FewerSlabs { made, why, .. }) if made > 2 => {
             common::note(PROGRAM, format!("{made} slabs of {slab} bytes, not {floor}: {why}"));
             pool(made)
         }

@@ -18,6 +18,9 @@ mod gids_example;
 #[path = "../../examples/notify_cost/main.rs"]
 #[allow(dead_code)] // its main
 mod notify_cost_example;
+#[path = "../../examples/page_pool/main.rs"]
+#[allow(dead_code)] // its main
+mod page_pool_example;
 #[path = "../../examples/rc_pingpong/main.rs"]
 #[allow(dead_code)] // its main
 mod pingpong_example;
@@ -53,6 +56,8 @@ mod devinfo;
 mod directory;
 mod limits;
 mod notify_cost;
+mod page_pool;
+mod page_pool_changes;
 mod pages;
 mod pair;
 mod path;
