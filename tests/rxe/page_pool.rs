@@ -80,12 +80,11 @@ fn all_modes_and_sizes() {
     }
 }
 
-/// As text there is a line for each mode, and what the two times alone would give.
 #[test]
-fn the_table_and_the_picture() {
+fn a_picture_of_it() {
     let rig = rig();
     let svg = std::env::temp_dir().join(format!("{}.svg", rig.device));
-    let place = ["--both", "-d", &rig.device, "-n", "2", "-t", "0.05", "--json", "--svg"];
+    let place = ["--both", "-d", &rig.device, "-n", "2", "-t", "0.05", "--svg"];
     let rows = ours(&[&place[..], &[svg.to_str().expect("text")]].concat()).expect("rows");
     let drawn = std::fs::read_to_string(&svg).expect("it was written");
     std::fs::remove_file(&svg).expect("it was written");

@@ -27,10 +27,10 @@ fn packets(device: &str) -> u64 {
     text.trim().parse().expect("a number")
 }
 
-/// Waits until the example's messages flow.
+/// Waits until the example measures: before that it sends two or three thousand packets.
 fn wait_for_traffic(device: &str) {
     let before = packets(device);
-    wait_until("messages flow", || packets(device) > before + 200);
+    wait_until("messages flow", || packets(device) > before + 10_000);
 }
 
 /// Whether `rdma link` lists the device.
@@ -172,8 +172,13 @@ impl Streams {
             let Refill { stopped, .. } = b.recv_queue().refill(pages, 1, 7);
             match stopped {
                 RefillStop::Full | RefillStop::NoFragments => {}
-                // It was closed, and its flushed receives are yet to come.
-                RefillStop::Refused(_) => continue,
+                // It was closed: it ends when all that was posted has come back.
+                RefillStop::Refused(_) => {
+                    if b.recv_queue().in_flight() == 0 {
+                        stream.failed = Some(WcStatus::WR_FLUSH_ERR);
+                    }
+                    continue;
+                }
                 other => panic!("{other:?}: {:?}", pages.growth_failure()),
             }
             let room = b.recv_queue().in_flight().min(16);
@@ -181,6 +186,9 @@ impl Streams {
                 let number = stream.got.to_ne_bytes();
                 let send = Send::new(Inline(&number)).signaled();
                 if a.send_queue().post(send).is_err() {
+                    if a.send_queue().in_flight() == 0 {
+                        stream.failed = Some(WcStatus::WR_FLUSH_ERR);
+                    }
                     break;
                 }
                 stream.sends += 1;
