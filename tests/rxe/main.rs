@@ -21,6 +21,9 @@ mod multicast_example;
 #[path = "../../examples/notify_cost/main.rs"]
 #[allow(dead_code)] // its main
 mod notify_cost_example;
+#[path = "../../examples/page_pool/main.rs"]
+#[allow(dead_code)] // its main
+mod page_pool_example;
 #[path = "../../examples/rc_pingpong/main.rs"]
 #[allow(dead_code)] // its main
 mod pingpong_example;
@@ -61,6 +64,8 @@ mod directory;
 mod limits;
 mod mcast;
 mod notify_cost;
+mod page_pool;
+mod page_pool_changes;
 mod pages;
 mod pair;
 mod path;

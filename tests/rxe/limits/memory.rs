@@ -55,11 +55,16 @@ pub(crate) fn as_another_user(rig: &Rig, test: &str) {
     assert!(output.status.success() && told.contains("1 passed"), "{told}");
 }
 
-/// What the other user opens, who may lock so much from now on.
-pub(crate) fn open_as_another(limit: u64) -> ProtectionDomain {
+/// From now on the other user may lock so much. Gives the name of the device that he may open.
+pub(crate) fn may_lock(limit: u64) -> String {
     let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
     setrlimit(Resource::Memlock, limit).expect("less can be asked for");
-    let device = std::env::var(DEVICE).expect("the parent names a device");
+    std::env::var(DEVICE).expect("the parent names a device")
+}
+
+/// What the other user opens, who may lock so much from now on.
+pub(crate) fn open_as_another(limit: u64) -> ProtectionDomain {
+    let device = may_lock(limit);
     let list = rdma_verbs::DeviceList::new().expect("devices can be listed");
     let context = list.find(&device).expect("it is listed").open().expect("it opens");
     ProtectionDomain::new(&context).expect("a PD")
