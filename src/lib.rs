@@ -113,6 +113,8 @@
 struct Readme;
 
 mod ah;
+#[cfg(feature = "tokio")]
+pub mod aio;
 mod cache;
 pub mod cm;
 mod connect;
@@ -136,6 +138,7 @@ mod query;
 mod resolve;
 mod sync;
 mod sys;
+mod tasks;
 mod types;
 mod wq;
 

@@ -9,6 +9,7 @@ const LAYERS: &[&str] = &[
     "types",
     "error",
     "sync",
+    "tasks",
     "sys",
     "kept",
     "cache",
@@ -32,6 +33,7 @@ const LAYERS: &[&str] = &[
     "resolve",
     "cm",
     "connect",
+    "aio",
 ];
 
 fn source_files(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -64,6 +64,8 @@ mod listener;
 mod params;
 mod slot;
 mod step;
+#[cfg(feature = "tokio")]
+mod tasks;
 
 pub use channel::EventChannel;
 pub use connection::{Accepting, Connected, Connecting, Connection};

@@ -4,11 +4,13 @@
 //! * `owners`: the queues that complete on it, each with its table of work requests in flight, and the
 //!   room they have.
 //! * `poll`: [`Drain`] and [`Completion`].
-//! * `channel`: [`CompletionChannel`], and waiting.
+//! * `channel`: [`CompletionChannel`], and waiting. `tasks`: waiting as a task.
 
 mod channel;
 mod owners;
 mod poll;
+#[cfg(feature = "tokio")]
+mod tasks;
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -124,6 +126,16 @@ impl<'a> CompletionQueueBuilder<'a> {
     pub fn batch(mut self, batch: usize) -> Self {
         self.batch = batch;
         self
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_channel(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn context(&self) -> &'a Context {
+        self.context
     }
 
     /// Makes it (`ibv_create_cq`).
