@@ -11,7 +11,7 @@
 //!
 //! ```no_run
 //! use rdma_verbs::wr::Receive;
-//! use rdma_verbs::{Buffer, Context, Result, RecvQueue, aio};
+//! use rdma_verbs::{Context, RecvQueue, Result, aio};
 //!
 //! /// Handles messages, and posts their buffers again.
 //! async fn serve(context: &Context, mut receives: RecvQueue) -> Result<()> {
@@ -21,7 +21,10 @@
 //!         let mut batch = completions.next_batch().await?;
 //!         while let Some(mut completion) = batch.next() {
 //!             completion.result()?;
-//!             if let Some(message) = completion.take_buffer() {
+//!             let message = completion.take_buffer();
+//!             // Its place in the queue is free from here on.
+//!             drop(completion);
+//!             if let Some(message) = message {
 //!                 println!("{message:?}");
 //!                 receives.post(Receive::new(message))?;
 //!             }
