@@ -17,8 +17,8 @@ impl Cuts {
 pub(crate) struct Cutter {
     /// Where randomness is; 0 for none.
     state: u64,
-    /// How many were dropped one after the other: each has twice as long as the one before, so that what takes
-    /// time comes to its end.
+    /// How many were dropped one after the other: each has four times as long as the one before, so that what
+    /// takes time comes to its end.
     in_a_row: u32,
 }
 
@@ -29,7 +29,8 @@ impl Cutter {
         Cutter { state, in_a_row: 0 }
     }
 
-    /// What the future gives; nothing if it was dropped before. One of three is only looked at.
+    /// What the future gives; nothing if it was dropped before. One of three is only looked at
+    /// the first time.
     pub(crate) async fn cut<F: Future>(&mut self, cuts: &Cuts, future: F) -> Option<F::Output> {
         let Some(patience) = self.patience() else { return Some(future.await) };
         let output = tokio::time::timeout(patience, future).await.ok();
@@ -48,8 +49,9 @@ impl Cutter {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
-        let third = 4 << self.in_a_row.min(12);
+        let third = 8 << (2 * self.in_a_row).min(14);
         let millis = (self.state >> 32) % (3 * third);
-        Some(Duration::from_millis(millis.saturating_sub(third)))
+        let only_looked_at = if self.in_a_row == 0 { third } else { 0 };
+        Some(Duration::from_millis(millis.saturating_sub(only_looked_at)))
     }
 }
