@@ -132,6 +132,8 @@
 struct Readme;
 
 mod ah;
+#[cfg(feature = "tokio")]
+pub mod aio;
 mod cache;
 pub mod cm;
 mod connect;
@@ -160,6 +162,7 @@ mod resolve;
 mod srq;
 mod sync;
 mod sys;
+mod tasks;
 mod trace;
 mod types;
 mod wq;

@@ -10,6 +10,7 @@ const LAYERS: &[&str] = &[
     "types",
     "error",
     "sync",
+    "tasks",
     "sys",
     "kept",
     "cache",
@@ -37,6 +38,7 @@ const LAYERS: &[&str] = &[
     "resolve",
     "cm",
     "connect",
+    "aio",
     "guide",
 ];
 

@@ -27,6 +27,8 @@ use crate::error::{CmReason, Errno, Error, Result};
 use crate::event::Readiness;
 use crate::sys::cm::{Bound, LIBRARY, NoChannel, PortSpace};
 use crate::sys::{CmChannel, CmEvent, CmId};
+#[cfg(feature = "tokio")]
+use crate::tasks::Driver;
 
 /// An event channel (`struct rdma_event_channel`): ids are made on it, and what happens to them is told by
 /// it.
@@ -57,6 +59,8 @@ pub(super) struct Inner {
     /// For a loop of the program's own.
     readiness: Readiness,
     pub(super) contexts: Contexts,
+    #[cfg(feature = "tokio")]
+    driver: Driver,
 }
 
 #[derive(Default)]
@@ -99,6 +103,8 @@ impl EventChannel {
             wake,
             readiness,
             contexts: Contexts::default(),
+            #[cfg(feature = "tokio")]
+            driver: Driver::default(),
         };
         Ok(EventChannel { inner: Arc::new(inner) })
     }
@@ -291,6 +297,31 @@ impl Inner {
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         }
         Ok(())
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl crate::tasks::Driven for Inner {
+    fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// As in `sleep`.
+    fn readable(&self) -> Result<OwnedFd> {
+        crate::tasks::readable(&[self.handle.fd()])
+    }
+
+    fn take_in(&self) -> Result<bool> {
+        let count = Inner::take_in(self)?;
+        if count > 0 {
+            self.readiness.tell();
+        }
+        Ok(count == MOST_AT_ONCE)
+    }
+
+    fn wake_all(&self) {
+        let slots: Vec<_> = lock(&self.slots).values().filter_map(Weak::upgrade).collect();
+        slots.iter().for_each(|slot| slot.tasks.wake());
     }
 }
 

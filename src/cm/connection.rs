@@ -11,7 +11,7 @@ use super::data::PrivateData;
 use super::device::BoundDevice;
 use super::fault::Failed;
 use super::params::ConnectionParams;
-use super::slot::CmEvent;
+use super::slot::{Arrived, CmEvent};
 use crate::error::{Errno, Result};
 use crate::qp::{Init, QueuePair, Rts};
 use crate::types::{CmEventType, QpState};
@@ -54,7 +54,7 @@ impl IdCore {
 /// A connection that was asked for (`rdma_connect`), and what it is for.
 #[must_use = "a request that is dropped is given up"]
 pub struct Connecting {
-    core: IdCore,
+    pub(super) core: IdCore,
     queue_pair: QueuePair<Init>,
     params: ConnectionParams,
 }
@@ -68,7 +68,7 @@ impl Connecting {
         Connecting { core, queue_pair, params: params.clone() }
     }
 
-    fn ends(kind: CmEventType) -> bool {
+    pub(super) fn ends(kind: CmEventType) -> bool {
         matches!(kind, CmEventType::CONNECT_RESPONSE | CmEventType::ESTABLISHED) || is_an_end(kind)
     }
 
@@ -94,13 +94,23 @@ impl Connecting {
     /// the queue pair could not be connected: the peer is told. With the queue pair; the id is gone.
     #[doc(alias = "rdma_establish")]
     pub fn wait(self, timeout: Duration) -> Result<Connected, Failed<QueuePair<Init>>> {
+        let came = self.core.await_event(timeout, Self::ends);
+        self.end(came, timeout)
+    }
+
+    /// The end, by what came within the time.
+    pub(super) fn end(
+        self,
+        came: Result<Option<Arrived>>,
+        waited: Duration,
+    ) -> Result<Connected, Failed<QueuePair<Init>>> {
         let Connecting { mut core, queue_pair, params } = self;
-        let came = match core.await_event(timeout, Self::ends) {
+        let came = match came {
             Ok(Some(arrived)) if is_an_end(arrived.event.kind) || arrived.event.status != 0 => {
                 Err(core.failed("rdma_connect", &arrived))
             }
             Ok(Some(arrived)) => Ok(arrived),
-            Ok(None) => Err(core.timed_out("rdma_connect", timeout)),
+            Ok(None) => Err(core.timed_out("rdma_connect", waited)),
             Err(error) => Err(error),
         };
         let arrived = match came {
@@ -130,7 +140,7 @@ impl fmt::Debug for Connecting {
 /// A connection that was accepted (`rdma_accept`), whose peer is still to say that it has understood.
 #[must_use = "a connection that is dropped is ended"]
 pub struct Accepting {
-    core: IdCore,
+    pub(super) core: IdCore,
     queue_pair: QueuePair<Rts>,
 }
 
@@ -139,7 +149,7 @@ impl Accepting {
         Accepting { core, queue_pair }
     }
 
-    fn ends(kind: CmEventType) -> bool {
+    pub(super) fn ends(kind: CmEventType) -> bool {
         kind == CmEventType::ESTABLISHED || is_an_end(kind)
     }
 
@@ -160,16 +170,26 @@ impl Accepting {
     /// [`Error::Cm`](crate::Error::Cm) with the reason: the peer has gone, or does not answer; the time is
     /// over. With the queue pair, which is connected to what was there; the id is gone.
     pub fn wait(self, timeout: Duration) -> Result<Connected, Failed<QueuePair<Rts>>> {
+        let came = self.core.await_event(timeout, Self::ends);
+        self.end(came, timeout)
+    }
+
+    /// The end, by what came within the time.
+    pub(super) fn end(
+        self,
+        came: Result<Option<Arrived>>,
+        waited: Duration,
+    ) -> Result<Connected, Failed<QueuePair<Rts>>> {
         let Accepting { mut core, queue_pair } = self;
         let failed = |error, back| Err(Failed { error, back });
-        match core.await_event(timeout, Self::ends) {
+        match came {
             Ok(Some(arrived)) if arrived.event.kind == CmEventType::ESTABLISHED => {
                 core.arrived = Some(arrived.event.at);
                 let private_data = arrived.event.private_data;
                 Ok(Connected { connection: Connection { core }, queue_pair, private_data })
             }
             Ok(Some(arrived)) => failed(core.failed("rdma_accept", &arrived), queue_pair),
-            Ok(None) => failed(core.timed_out("rdma_accept", timeout), queue_pair),
+            Ok(None) => failed(core.timed_out("rdma_accept", waited), queue_pair),
             Err(error) => failed(error, queue_pair),
         }
     }
@@ -201,7 +221,7 @@ pub struct Connected {
 /// What the peer hears when it ends says nothing of the queue pair, nor does anybody else bring that to an
 /// end: [`close`](QueuePair::close) it, or [`finish`](QueuePair::finish).
 pub struct Connection {
-    core: IdCore,
+    pub(super) core: IdCore,
 }
 
 impl Connection {

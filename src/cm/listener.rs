@@ -27,7 +27,7 @@ use crate::types::{CmEventType, Qpn, RemoteAccess};
 /// Requests that nobody has taken when it is dropped are refused; those that were taken, and connections,
 /// live on.
 pub struct Listener {
-    core: IdCore,
+    pub(super) core: IdCore,
 }
 
 impl Listener {
@@ -59,20 +59,27 @@ impl Listener {
     /// [`Error::Cm`](crate::Error::Cm): the device is to be removed, or events cannot be had.
     #[doc(alias = "rdma_get_cm_event")]
     pub fn accept(&self, timeout: Duration) -> Result<Option<ConnectionRequest>> {
-        let wanted =
-            |kind| matches!(kind, CmEventType::CONNECT_REQUEST | CmEventType::DEVICE_REMOVAL);
         let deadline = Instant::now().checked_add(timeout);
         loop {
             let left = deadline.map_or(timeout, |at| at.saturating_duration_since(Instant::now()));
-            let Some(arrived) = self.core.await_event(left, wanted)? else { return Ok(None) };
-            if arrived.event.kind == CmEventType::DEVICE_REMOVAL {
-                return Err(self.core.failed("rdma_listen", &arrived));
-            }
-            // One of no device is refused by being dropped.
-            if let Some(request) = self.request(arrived) {
+            let came = self.core.await_event(left, Self::wanted)?;
+            let Some(arrived) = came else { return Ok(None) };
+            if let Some(request) = self.arrived(arrived)? {
                 return Ok(Some(request));
             }
         }
+    }
+
+    pub(super) fn wanted(kind: CmEventType) -> bool {
+        matches!(kind, CmEventType::CONNECT_REQUEST | CmEventType::DEVICE_REMOVAL)
+    }
+
+    /// The request that came; `None` for one of no device, which is refused by being dropped.
+    pub(super) fn arrived(&self, arrived: Arrived) -> Result<Option<ConnectionRequest>> {
+        if arrived.event.kind == CmEventType::DEVICE_REMOVAL {
+            return Err(self.core.failed("rdma_listen", &arrived));
+        }
+        Ok(self.request(arrived))
     }
 
     fn request(&self, arrived: Arrived) -> Option<ConnectionRequest> {

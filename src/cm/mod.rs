@@ -65,6 +65,8 @@ mod multicast;
 mod params;
 mod slot;
 mod step;
+#[cfg(feature = "tokio")]
+mod tasks;
 
 pub use channel::EventChannel;
 pub use connection::{Accepting, Connected, Connecting, Connection};

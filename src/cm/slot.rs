@@ -11,6 +11,7 @@ use super::channel::lock;
 use super::data::PrivateData;
 use crate::sys::cm::{Bound, Group, Offer};
 use crate::sys::{CmEvent as RawEvent, CmId};
+use crate::tasks::Tasks;
 use crate::types::CmEventType;
 
 /// Something that happened to an id, acknowledged already.
@@ -45,6 +46,8 @@ pub(super) struct Slot {
     requests: AtomicUsize,
     dropped: AtomicU64,
     ended: AtomicBool,
+    /// Those who wait for one as tasks do.
+    pub(super) tasks: Tasks,
 }
 
 /// What one id can hold besides requests: more than a connection ever has.
@@ -82,10 +85,12 @@ impl Slot {
         let mut events = lock(&self.events);
         if events.len() < most {
             events.push_back(arrived);
-            return;
+            drop(events);
+        } else {
+            drop(events);
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        drop(events);
-        self.dropped.fetch_add(1, Ordering::Relaxed);
+        self.tasks.wake();
     }
 
     /// How many requests it is to hold.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::core::IdCore;
 use super::id::{AddressResolved, Id, RouteResolved};
+use super::slot::Arrived;
 use crate::error::Result;
 use crate::types::CmEventType;
 
@@ -43,7 +44,7 @@ mod private {
 /// waits for one takes in the events of all.
 #[must_use = "a step that is dropped is given up, and its id with it"]
 pub struct Step<S> {
-    core: IdCore,
+    pub(super) core: IdCore,
     state: PhantomData<fn() -> S>,
 }
 
@@ -52,7 +53,7 @@ impl<S: Awaited> Step<S> {
         Step { core, state: PhantomData }
     }
 
-    fn ends(kind: CmEventType) -> bool {
+    pub(super) fn ends(kind: CmEventType) -> bool {
         kind == S::DONE || kind == S::FAILED || kind == CmEventType::DEVICE_REMOVAL
     }
 
@@ -73,9 +74,15 @@ impl<S: Awaited> Step<S> {
     /// by has no RDMA device: lists those that have one. [`Error::NoRoute`](crate::Error::NoRoute).
     /// [`Error::Cm`](crate::Error::Cm) with the reason: the neighbour does not answer, the time is over.
     /// The id is gone.
-    pub fn wait(mut self, timeout: Duration) -> Result<Id<S>> {
-        let Some(mut arrived) = self.core.await_event(timeout, Self::ends)? else {
-            return Err(self.core.timed_out(S::CALL, timeout));
+    pub fn wait(self, timeout: Duration) -> Result<Id<S>> {
+        let came = self.core.await_event(timeout, Self::ends);
+        self.end(came, timeout)
+    }
+
+    /// The end, by what came within the time.
+    pub(super) fn end(mut self, came: Result<Option<Arrived>>, waited: Duration) -> Result<Id<S>> {
+        let Some(mut arrived) = came? else {
+            return Err(self.core.timed_out(S::CALL, waited));
         };
         self.core.arrived = Some(arrived.event.at);
         if arrived.event.kind != S::DONE || arrived.event.status != 0 {

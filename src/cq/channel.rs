@@ -22,6 +22,9 @@ use super::CompletionQueue;
 use crate::context::Context;
 use crate::error::{Errno, Error, Object, Result};
 use crate::sys::ChannelHandle;
+#[cfg(feature = "tokio")]
+use crate::tasks::Driver;
+use crate::tasks::Tasks;
 
 /// Which completions are told of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,6 +51,8 @@ pub(super) struct Channel {
     context: Context,
     /// By the key of the completion queue.
     signals: Mutex<Signals>,
+    #[cfg(feature = "tokio")]
+    driver: Driver,
 }
 
 /// By the key of the completion queue.
@@ -58,6 +63,10 @@ pub(super) struct Signal {
     fired: AtomicBool,
     /// Readable when it has fired, told by a thread that waits for another.
     wake: OwnedFd,
+    /// Those who wait for it as tasks do.
+    pub(super) tasks: Tasks,
+    /// It is tasks that wait for it, and nobody on the descriptor.
+    by_tasks: AtomicBool,
 }
 
 impl CompletionChannel {
@@ -76,6 +85,8 @@ impl CompletionChannel {
             handle: Arc::new(handle),
             context: context.clone(),
             signals: Mutex::default(),
+            #[cfg(feature = "tokio")]
+            driver: Driver::default(),
         };
         Ok(CompletionChannel { inner: Arc::new(inner) })
     }
@@ -148,7 +159,8 @@ impl Channel {
     pub(super) fn enter(&self, key: usize) -> Result<Arc<Signal>> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| host("eventfd", errno))?;
-        let signal = Arc::new(Signal { fired: AtomicBool::new(false), wake });
+        let (fired, by_tasks) = (AtomicBool::new(false), AtomicBool::new(false));
+        let signal = Arc::new(Signal { fired, wake, tasks: Tasks::default(), by_tasks });
         self.signals().insert(key, Arc::clone(&signal));
         Ok(signal)
     }
@@ -170,18 +182,11 @@ impl Channel {
         if !queues.iter().all(|queue| mine(queue)) {
             return Err(Error::NoChannel);
         }
+        let signals = queues.iter().filter_map(|queue| queue.shared.signal.as_deref());
+        signals.for_each(|signal| signal.wait_by_tasks(false));
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            if let Some(found) = ready(queues)? {
-                return Ok(Some(found));
-            }
-            // Nothing comes from a device that has failed, and nothing would tell so again.
-            self.context.events().check()?;
-            for queue in queues.iter_mut() {
-                queue.request(notify)?;
-            }
-            // What came before it was armed raises no event.
-            if let Some(found) = ready(queues)? {
+            if let Some(found) = self.look(queues, notify)? {
                 return Ok(Some(found));
             }
             if !self.sleep(queues, deadline)? {
@@ -189,6 +194,25 @@ impl Channel {
                 return ready(queues);
             }
         }
+    }
+
+    /// Arms them if there is nothing to look at, and tells which has something: if none has, they can be
+    /// waited for.
+    pub(super) fn look(
+        &self,
+        queues: &mut [&mut CompletionQueue],
+        notify: Notify,
+    ) -> Result<Option<usize>> {
+        if let Some(found) = ready(queues)? {
+            return Ok(Some(found));
+        }
+        // Nothing comes from a device that has failed, and nothing would tell so again.
+        self.context.events().check()?;
+        for queue in queues.iter_mut() {
+            queue.request(notify)?;
+        }
+        // What came before it was armed raises no event.
+        ready(queues)
     }
 
     /// Waits until one of them has fired; false when the time is over.
@@ -240,14 +264,13 @@ impl Channel {
                     let _ = rustix::io::read(&signal.wake, &mut [0; 8]);
                 }
             }
-            let broken = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
             let (told, happened) = (fds[0].revents(), fds[1].revents());
             let taken = !told.is_empty() && self.take_event(queues)?;
             if !happened.is_empty() {
                 self.context.take_in_events()?;
             }
             // The kernel closed them with the device: they are ready for ever, and have nothing.
-            if !taken && (told | happened).intersects(broken) {
+            if !taken && (told | happened).intersects(BROKEN) {
                 return Err(self.context.events().failed());
             }
         }
@@ -291,22 +314,79 @@ fn ready(queues: &mut [&mut CompletionQueue]) -> Result<Option<usize>> {
 
 /// So many completion queues are waited for without allocating.
 const FEW: usize = 6;
+/// A descriptor that the kernel closed with the device is this.
+const BROKEN: PollFlags = PollFlags::ERR.union(PollFlags::HUP).union(PollFlags::NVAL);
 
 impl Signal {
     /// The flag before the descriptor: whoever is woken finds it.
     pub(super) fn fire(&self, by_who_waits: bool) {
-        self.fired.store(true, Ordering::Release);
-        if !by_who_waits {
+        // In one order with what `wait_by_tasks` does: who then looks at the flag finds it, or is told.
+        self.fired.store(true, Ordering::SeqCst);
+        if !by_who_waits && !self.by_tasks.load(Ordering::SeqCst) {
             // Cannot fail but when it is readable already.
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         }
+        self.tasks.wake();
     }
 
-    fn has_fired(&self) -> bool {
-        self.fired.swap(false, Ordering::AcqRel)
+    pub(super) fn has_fired(&self) -> bool {
+        self.fired.swap(false, Ordering::SeqCst)
+    }
+
+    /// How it is waited for from now on.
+    pub(super) fn wait_by_tasks(&self, on: bool) {
+        if self.by_tasks.load(Ordering::Relaxed) != on {
+            self.by_tasks.store(on, Ordering::SeqCst);
+        }
     }
 }
 
 fn host(call: &'static str, errno: rustix::io::Errno) -> Error {
     Error::Host { call, errno: Errno::from_raw(errno.raw_os_error()) }
 }
+
+#[cfg(feature = "tokio")]
+impl crate::tasks::Driven for Channel {
+    fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// As in `sleep`: the channel, and the device's own events.
+    fn readable(&self) -> Result<OwnedFd> {
+        crate::tasks::readable(&[self.handle.fd(), self.context.events_fd()])
+    }
+
+    fn take_in(&self) -> Result<bool> {
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.handle.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.context.events_fd(), PollFlags::IN),
+        ];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match poll(&mut fds, Some(&at_once)) {
+            Ok(0) => return Ok(false),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(true),
+            Err(errno) => return Err(host("poll", errno)),
+        }
+        let (told, happened) = (fds[0].revents(), fds[1].revents());
+        let mut taken = 0;
+        while !told.is_empty() && taken < MOST_AT_ONCE && self.take_event(&[])? {
+            taken += 1;
+        }
+        if !happened.is_empty() {
+            self.context.take_in_events()?;
+        }
+        if taken == 0 && (told | happened).intersects(BROKEN) {
+            return Err(self.context.events().failed());
+        }
+        Ok(taken == MOST_AT_ONCE || !happened.is_empty() || told.intersects(BROKEN))
+    }
+
+    fn wake_all(&self) {
+        self.signals().values().for_each(|signal| signal.tasks.wake());
+    }
+}
+
+/// So many events are taken in before tasks that do something else get their turn.
+#[cfg(feature = "tokio")]
+const MOST_AT_ONCE: usize = 64;

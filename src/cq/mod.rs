@@ -4,12 +4,14 @@
 //! * `owners`: the queues that complete on it, each with its table of work requests in flight, and the
 //!   room they have; `srqs`: the shared receive queues among them.
 //! * `poll`: [`Drain`] and [`Completion`].
-//! * `channel`: [`CompletionChannel`], and waiting.
+//! * `channel`: [`CompletionChannel`], and waiting. `tasks`: waiting as a task.
 
 mod channel;
 mod owners;
 mod poll;
 mod srqs;
+#[cfg(feature = "tokio")]
+mod tasks;
 
 use std::ffi::c_void;
 use std::fmt;
@@ -127,6 +129,16 @@ impl<'a> CompletionQueueBuilder<'a> {
     pub fn batch(mut self, batch: usize) -> Self {
         self.batch = batch;
         self
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_channel(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn context(&self) -> &'a Context {
+        self.context
     }
 
     /// Makes it (`ibv_create_cq`).
