@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+mod foreign;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -28,6 +30,9 @@ pub struct Exposed {
 /// Held by the object, and by work requests in flight that use it as local memory.
 pub(crate) struct Inner {
     memory: Registered,
+    /// Where devices find it.
+    address: u64,
+    /// How much of it this program may read and write: all, or none of memory that only devices have.
     len: usize,
     access: RemoteAccess,
     /// Whether windows can be bound on it.
@@ -75,17 +80,7 @@ impl Exposed {
         access: RemoteAccess,
         windows: bool,
     ) -> Result<Exposed> {
-        if access.contains(RemoteAccess::ATOMIC) {
-            pd.context().require(Capability::Atomics)?;
-        }
-        let most = match pd.context().limits().max_mr_size {
-            0 => isize::MAX as u64,
-            limit => limit.min(isize::MAX as u64),
-        };
-        if len == 0 || len as u64 > most {
-            let what = "the length of exposed memory, in bytes,";
-            return Err(Error::OutOfRange { what, asked: len as u64, least: 1, most });
-        }
+        check(pd, len, access)?;
         // As long as it is asked, not to the end of its last page.
         let mapping = PlainMemory::new(Mapping::new(len, false)?, len);
         let flags = access.bits() & ALL_REMOTE | LOCAL_WRITE | if windows { MW_BIND } else { 0 };
@@ -94,14 +89,20 @@ impl Exposed {
         // SAFETY: no reference to the memory is made but to atomics.
         let memory = unsafe { Registered::new(pd, mapping.into(), len, flags) };
         let memory = memory.map_err(|failed| failed.0)?;
-        let inner = Inner { memory, len, access, windows };
-        Ok(Exposed { inner: Arc::new(inner) })
+        Ok(Exposed::of(memory, len, access, windows))
+    }
+
+    /// Of what was registered, with its own address.
+    fn of(memory: Registered, len: usize, access: RemoteAccess, windows: bool) -> Exposed {
+        let address = memory.start().as_ptr().addr() as u64;
+        let inner = Inner { memory, address, len, access, windows };
+        Exposed { inner: Arc::new(inner) }
     }
 
     /// How many bytes.
     #[allow(clippy::len_without_is_empty)] // it never is
     pub fn len(&self) -> usize {
-        self.inner.len
+        self.inner.memory.len()
     }
 
     /// What peers may do.
@@ -122,8 +123,8 @@ impl Exposed {
 
     /// All of it, as a peer names it.
     pub fn remote(&self) -> RemoteSlice {
-        let address = self.inner.memory.start().as_ptr().addr() as u64;
-        RemoteSlice::new(address, self.inner.len as u64, RKey::new(self.inner.memory.rkey()))
+        let Inner { memory, address, .. } = &*self.inner;
+        RemoteSlice::new(*address, memory.len() as u64, RKey::new(memory.rkey()))
     }
 
     /// A part of it, as local memory of a work request.
@@ -132,7 +133,7 @@ impl Exposed {
     ///
     /// [`Error::OutOfRange`] when it is not inside, or longer than a message can be (2^31 bytes).
     pub fn range(&self, offset: usize, len: usize) -> Result<ExposedRange> {
-        self.inner.check(offset, len)?;
+        inside(offset, len, self.len())?;
         if len > 1 << 31 {
             let what = "the length of a part of exposed memory, in bytes,";
             return Err(Error::OutOfRange { what, asked: len as u64, least: 0, most: 1 << 31 });
@@ -228,30 +229,43 @@ impl Exposed {
     ///
     /// # Errors
     ///
-    /// The object itself, still exposed: with [`Error::InUse`] while a range of it is held by someone, in
+    /// The object itself, still exposed: with [`Error::NotSupported`] of memory that others have too, which
+    /// [`release`](Exposed::release) is for; with [`Error::InUse`] while a range of it is held by someone, in
     /// flight, or bound by a window, with [`Error::Verb`] when the device does not deregister it.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn revoke(self) -> Result<PlainMemory, RevokeError> {
+        if self.inner.memory.is_foreign() {
+            let device = self.protection_domain().context().device().name().into();
+            let what = "a way to make plain memory of what others have too";
+            return Err(RevokeError { error: Error::NotSupported { device, what }, exposed: self });
+        }
+        self.take_back().map(|memory| match memory.into_plain() {
+            Ok(plain) => plain,
+            Err(_) => unreachable!("exposed memory is pages, or foreign"),
+        })
+    }
+
+    /// Deregisters, if nobody else has it.
+    fn take_back(self) -> Result<Region, RevokeError> {
         let mut inner = Arc::try_unwrap(self.inner).map_err(|inner| RevokeError {
             error: Error::InUse { what: "exposed memory", by: "ranges of it, or windows on it," },
             exposed: Exposed { inner },
         })?;
-        match inner.memory.deregister().map(Region::into_plain) {
-            Ok(Ok(plain)) => Ok(plain),
-            Ok(Err(_)) => unreachable!("exposed memory is pages"),
-            Err(error) => Err(RevokeError { error, exposed: Exposed { inner: Arc::new(inner) } }),
-        }
+        inner.memory.deregister().map_err(|error| {
+            let exposed = Exposed { inner: Arc::new(inner) };
+            RevokeError { error, exposed }
+        })
     }
 
     /// The offset was checked.
     #[inline]
     fn byte(&self, offset: usize) -> &AtomicU8 {
-        // SAFETY: inside the mapping, by the callers' checks; the memory is reached by atomics and by
-        // the device only.
+        // SAFETY: inside the memory, by the callers' checks; it is reached by atomics and by
+        // the device only, or by others whom the caller of `foreign` vouched for.
         unsafe { self.inner.memory.start().add(offset).cast().as_ref() }
     }
 
-    /// The offset was checked, and is a multiple of 8: the mapping begins with a page.
+    /// The offset was checked, and is a multiple of 8: the memory begins with a page, or at such an address.
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: as for a byte; eight of them are inside, and aligned.
@@ -281,16 +295,37 @@ impl Inner {
 
     #[inline]
     fn check(&self, offset: usize, len: usize) -> Result<()> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(()),
-            end => Err(Error::OutOfRange {
-                what: "the end of a part of exposed memory",
-                asked: end.map_or(u64::MAX, |end| end as u64),
-                least: 0,
-                most: self.len as u64,
-            }),
-        }
+        inside(offset, len, self.len)
     }
+}
+
+#[inline]
+fn inside(offset: usize, len: usize, whole: usize) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= whole => Ok(()),
+        end => Err(Error::OutOfRange {
+            what: "the end of a part of exposed memory",
+            asked: end.map_or(u64::MAX, |end| end as u64),
+            least: 0,
+            most: whole as u64,
+        }),
+    }
+}
+
+/// Whether so much can be registered with this access.
+fn check(pd: &ProtectionDomain, len: usize, access: RemoteAccess) -> Result<()> {
+    if access.contains(RemoteAccess::ATOMIC) {
+        pd.context().require(Capability::Atomics)?;
+    }
+    let most = match pd.context().limits().max_mr_size {
+        0 => isize::MAX as u64,
+        limit => limit.min(isize::MAX as u64),
+    };
+    if len == 0 || len as u64 > most {
+        let what = "the length of exposed memory, in bytes,";
+        return Err(Error::OutOfRange { what, asked: len as u64, least: 1, most });
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Exposed {
@@ -341,7 +376,7 @@ impl ExposedRange {
 
     #[inline]
     pub(super) fn address(&self) -> u64 {
-        self.inner().memory.start().as_ptr().addr() as u64 + self.part.offset as u64
+        self.inner().address + self.part.offset as u64
     }
 
     /// Gives up ownership; [`from_part`](ExposedRange::from_part) takes it again.

@@ -26,6 +26,8 @@ enum Owner {
     /// A vector of this capacity; that of a boxed slice is its length.
     Vector(usize),
     Mapping(Mapping),
+    /// Of others too, and so never a slice: let go of when this is.
+    Foreign(#[allow(dead_code)] Box<dyn Send + Sync>),
 }
 
 // SAFETY: owned memory, which any thread may use and free.
@@ -65,14 +67,28 @@ impl From<Mapping> for Region {
 }
 
 impl Region {
+    /// Memory that is not this program's alone. It is not to be read or written as a slice: nobody but
+    /// [`Exposed`](super::Exposed) has such a region.
+    pub(super) fn foreign(
+        start: NonNull<u8>,
+        len: usize,
+        owner: impl Send + Sync + 'static,
+    ) -> Region {
+        Region { start, len, owner: Owner::Foreign(Box::new(owner)) }
+    }
+
     #[inline]
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
+    pub(super) fn is_foreign(&self) -> bool {
+        matches!(self.owner, Owner::Foreign(_))
+    }
+
     pub(super) fn pages(&self) -> PageSize {
         match &self.owner {
-            Owner::Vector(_) => PageSize::Base,
+            Owner::Vector(_) | Owner::Foreign(_) => PageSize::Base,
             Owner::Mapping(mapping) => mapping.pages(),
         }
     }
@@ -94,7 +110,7 @@ impl Region {
         // SAFETY: read once, since it is not dropped.
         match unsafe { std::ptr::read(&this.owner) } {
             Owner::Mapping(mapping) => Ok(PlainMemory::new(mapping, this.len)),
-            Owner::Vector(_) => unreachable!("it was looked at"),
+            Owner::Vector(_) | Owner::Foreign(_) => unreachable!("it was looked at"),
         }
     }
 }

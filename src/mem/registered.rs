@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use super::map::PageSize;
@@ -45,16 +46,45 @@ impl Registered {
         access: u32,
     ) -> Result<Registered, Box<(Error, Region)>> {
         debug_assert!(len <= memory.len());
-        let (start, pages) = (memory.start(), memory.pages());
         // SAFETY: the memory is kept until the region was deregistered; the rest by this function's own
         // contract.
-        let region = unsafe { MrHandle::register(pd.handle().clone(), start, len, access) };
-        let region = match region {
-            Ok(region) => region,
-            Err(errno) => return Err(Box::new((not_registered(pd, len, errno), memory))),
-        };
+        let region =
+            unsafe { MrHandle::register(pd.handle().clone(), memory.start(), len, access) };
+        match region {
+            Ok(region) => Ok(Registered::of(pd, region, memory, len)),
+            Err(errno) => Err(Box::new((not_registered(pd, "ibv_reg_mr", len, errno), memory))),
+        }
+    }
+
+    /// Registers a part of a dma-buf (`ibv_reg_dmabuf_mr`): memory that only devices have.
+    ///
+    /// # Safety
+    ///
+    /// As for [`MrHandle::register_dma_buf`].
+    pub(super) unsafe fn dma_buf(
+        pd: &ProtectionDomain,
+        fd: BorrowedFd<'_>,
+        part: (u64, usize),
+        iova: u64,
+        access: u32,
+    ) -> Result<Registered> {
+        // SAFETY: by this function's own contract.
+        let region =
+            unsafe { MrHandle::register_dma_buf(pd.handle().clone(), fd, part, iova, access) };
+        let region = region.map_err(|errno| match errno {
+            Errno::EOPNOTSUPP | Errno::ENOSYS => Error::NotSupported {
+                device: pd.context().device().name().into(),
+                what: "dma-bufs as memory (rdma-core 34 and the device's driver)",
+            },
+            errno => not_registered(pd, "ibv_reg_dmabuf_mr", part.1, errno),
+        })?;
+        Ok(Registered::of(pd, region, Vec::new().into(), part.1))
+    }
+
+    fn of(pd: &ProtectionDomain, region: MrHandle, memory: Region, len: usize) -> Registered {
+        let (start, pages) = (memory.start(), memory.pages());
         let (lkey, rkey, pd) = (region.lkey(), region.rkey(), pd.clone());
-        Ok(Registered { parts: Some((region, memory)), start, len, pages, lkey, rkey, pd })
+        Registered { parts: Some((region, memory)), start, len, pages, lkey, rkey, pd }
     }
 
     #[inline]
@@ -65,6 +95,11 @@ impl Registered {
     /// How much is registered, in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether others have the memory too.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.parts.as_ref().is_some_and(|(_, memory)| memory.is_foreign())
     }
 
     pub(super) fn pages(&self) -> PageSize {
@@ -127,11 +162,11 @@ impl Drop for Registered {
 }
 
 /// Why memory could not be registered: what was asked, and the limit that is the usual reason.
-fn not_registered(pd: &ProtectionDomain, bytes: usize, errno: Errno) -> Error {
+fn not_registered(pd: &ProtectionDomain, verb: &'static str, bytes: usize, errno: Errno) -> Error {
     let device: Box<str> = pd.context().device().name().into();
     if errno == Errno::ENOMEM {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
         return Error::NoMemory { device, what: "memory", asked: bytes as u64, limit };
     }
-    Error::Verb { verb: "ibv_reg_mr", object: Object::device(&device), errno }
+    Error::Verb { verb, object: Object::device(&device), errno }
 }

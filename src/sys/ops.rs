@@ -159,11 +159,31 @@ pub(crate) unsafe fn reg_mr(
     conv::pointer(unsafe { calls::ibv_reg_mr(pd, addr, length, access) })
 }
 
+/// `ibv_reg_dmabuf_mr`; `EOPNOTSUPP` also where libibverbs has it not.
+///
+/// # Safety
+///
+/// `pd` is live, and what is behind the descriptor may be touched as the access says until the region is
+/// deregistered.
+#[doc(alias = "ibv_reg_dmabuf_mr")]
+pub(crate) unsafe fn reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    (offset, length): (u64, usize),
+    iova: u64,
+    fd: c_int,
+    access: c_uint,
+) -> Result<std::ptr::NonNull<ibv_mr>, Errno> {
+    let register = Newer::get().reg_dmabuf_mr.ok_or(Errno::EOPNOTSUPP)?;
+    // SAFETY: by this function's own contract.
+    conv::pointer(unsafe { register(pd, offset, length, iova, fd, access as c_int) })
+}
+
 type QueryGidTable =
     unsafe extern "C" fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;
 type QueryGidEx =
     unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> c_int;
 type GetDeviceIndex = unsafe extern "C" fn(*mut ibv_device) -> c_int;
+type RegDmabufMr = unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
 type RegMrIova2 = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
 
 /// Functions that an older libibverbs lacks, looked up once at run time: a program that was
@@ -175,6 +195,8 @@ pub(crate) struct Newer {
     pub(crate) query_gid_ex: Option<QueryGidEx>,
     /// rdma-core 31, IBVERBS_1.9.
     pub(crate) get_device_index: Option<GetDeviceIndex>,
+    /// rdma-core 34, IBVERBS_1.12.
+    pub(crate) reg_dmabuf_mr: Option<RegDmabufMr>,
     /// rdma-core 28, IBVERBS_1.8.
     pub(crate) reg_mr_iova2: Option<RegMrIova2>,
 }
@@ -196,6 +218,7 @@ impl Newer {
                 get_device_index: transmute::<P, Option<GetDeviceIndex>>(find(
                     c"ibv_get_device_index",
                 )),
+                reg_dmabuf_mr: transmute::<P, Option<RegDmabufMr>>(find(c"ibv_reg_dmabuf_mr")),
                 reg_mr_iova2: transmute::<P, Option<RegMrIova2>>(find(c"ibv_reg_mr_iova2")),
             }
         })

@@ -1,6 +1,7 @@
 //! The owners of an `ibv_pd` and of an `ibv_mr`.
 
 use std::ffi::c_void;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -86,9 +87,33 @@ impl MrHandle {
         conv::preset_errno();
         // SAFETY: the PD lives; the memory by this function's own contract.
         let mr = unsafe { ops::reg_mr(pd.raw(), memory.as_ptr().cast(), len, access) }?;
+        Ok(MrHandle::of(pd, mr))
+    }
+
+    /// Registers a part of a dma-buf (`ibv_reg_dmabuf_mr`), which the device finds at `iova`.
+    ///
+    /// # Safety
+    ///
+    /// What is behind the descriptor may be touched as the access says, until
+    /// [`deregister`](MrHandle::deregister) succeeded.
+    pub(crate) unsafe fn register_dma_buf(
+        pd: Arc<PdHandle>,
+        fd: BorrowedFd<'_>,
+        part: (u64, usize),
+        iova: u64,
+        access: u32,
+    ) -> Result<MrHandle, Errno> {
+        conv::preset_errno();
+        // SAFETY: the PD lives; the memory by this function's own contract.
+        let mr = unsafe { ops::reg_dmabuf_mr(pd.raw(), part, iova, fd.as_raw_fd(), access) }?;
+        Ok(MrHandle::of(pd, mr))
+    }
+
+    /// One that was just made.
+    fn of(pd: Arc<PdHandle>, mr: NonNull<ibv_mr>) -> MrHandle {
         // SAFETY: just made, and its keys do not change.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-        Ok(MrHandle { mr, lkey, rkey, _pd: pd })
+        MrHandle { mr, lkey, rkey, _pd: pd }
     }
 
     pub(crate) fn lkey(&self) -> u32 {
