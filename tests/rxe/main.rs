@@ -61,6 +61,7 @@ mod context;
 mod counters;
 mod devinfo;
 mod directory;
+mod foreign;
 mod limits;
 mod mcast;
 mod notify_cost;
