@@ -409,8 +409,17 @@ interposed! {
         let error = MemoryWindow::type_1(&rig.pd).expect_err("it has none");
         assert_eq!(unsupported(&error), Capability::MemoryWindow1);
         assert_eq!(error.to_string(), "empty0 has no memory windows of type 1");
-        let (a, b) = rig.pair();
+        let (mut a, b) = rig.pair();
         assert_eq!(unsupported(&a.memory_window().expect_err("none")), Capability::MemoryWindow2B);
+        let rights = RemoteAccess::WRITE | RemoteAccess::ATOMIC;
+        let error = Exposed::new(&rig.pd, 64, rights).expect_err("no atomics");
+        assert_eq!(unsupported(&error), Capability::Atomics);
+        let mut word = rig.take();
+        word.set_len(8).expect("it fits");
+        let there = RemoteSlice::new(0x1000, 8, rdma_verbs::RKey::new(1));
+        let refused = a.send_queue().post(FetchAdd::new(word, there, 1)).expect_err("no atomics");
+        assert!(matches!(refused.refusal, Refusal::NoAtomics { .. }), "{refused}");
+        drop(refused);
         let error = Exposed::with_windows(&rig.pd, 64, everything()).expect_err("none");
         assert_eq!(unsupported(&error), Capability::MemoryWindow1);
         assert_eq!((faults::count("ibv_reg_mr"), faults::count("ibv_alloc_mw")), (registered, 0));
@@ -418,7 +427,8 @@ interposed! {
             let context = open(device);
             let can = context.capabilities();
             assert_eq!(can.contains(Capability::MemoryWindow2B), windows);
-            assert!(can.contains(Capability::Atomics) && !context.supports(Capability::AtomicsWithCpu));
+            assert_eq!(can.contains(Capability::Atomics), windows);
+            assert!(!context.supports(Capability::AtomicsWithCpu));
             assert!(context.require(Capability::OnDemandPaging).is_err());
         }
         drop((a, b));

@@ -154,8 +154,8 @@ fn device_attr(kind: Kind) -> ibv_device_attr {
     attr.max_qp_rd_atom = limit::READS.into();
     attr.max_qp_init_rd_atom = limit::READS.into();
     attr.max_res_rd_atom = 1 << 20;
-    attr.atomic_cap = 1;
     if kind == Kind::Loop {
+        attr.atomic_cap = 1;
         // Windows of types 1 and 2B, and invalidation.
         attr.device_cap_flags = 1 << 17 | 1 << 21 | 1 << 24;
         attr.max_mw = 1 << 20;
