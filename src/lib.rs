@@ -72,7 +72,7 @@
 //! |---|---|
 //! | the GIDs of all devices, and which to use | [`GidDirectory`], [`DirectorySnapshot`], [`GidQuery`] |
 //! | the devices of this machine, or why there are none | [`DeviceList`], [`Absence`] |
-//! | to open one, its limits, its ports | [`Device::open`], [`Context`], [`DeviceLimits`], [`PortAttr`] |
+//! | to open one, its limits, its ports | [`Device::open`], [`Context`], [`DeviceLimits`], [`Capability`], [`PortAttr`] |
 //! | what a device counts: packets, bytes, errors | [`Device::port_counters`], [`Device::port_hw_counters`], [`Counters`] |
 //! | its tables alone | [`Context::gids`], [`Context::pkeys`]: a [`Cache`] of [`GidSnapshot`], [`PKeySnapshot`] |
 //! | the tables of a device you may not open | [`Device::gids_from_sysfs`], [`GidDirectory::open_sysfs`] |
@@ -80,7 +80,7 @@
 //! | asynchronous events | [`Context::process_events`], [`Context::subscribe`], [`Event`] |
 //! | the path to a peer: source, device, port, GID, next hop | [`Resolver`], [`Destination`], [`Path`] |
 //! | memory for messages | [`Pool`], [`Buffer`], [`SharedBuffer`]; [`wr::Inline`] |
-//! | memory that a peer reads or writes | [`Exposed`], [`RemoteSlice`] |
+//! | memory that a peer reads or writes | [`Exposed`], [`RemoteSlice`], [`MemoryWindow`] |
 //! | to send, receive, write, read, do atomics | [`QueuePair`], [`SendQueue`], [`RecvQueue`], [`wr`] |
 //! | one supply of receives for many queue pairs | [`SharedReceiveQueue`] |
 //! | what became of it, and the memory back | [`CompletionQueue`], [`Completion`] |

@@ -181,3 +181,70 @@ impl DeviceLimits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sys::ops::zeroed_device_attr;
+    use crate::types::{OdpCaps, PciAtomicSizes, RawPacketCaps, TransportCaps};
+
+    #[test]
+    fn a_device_that_tells_nothing_can_do_nothing() {
+        let limits = DeviceLimits::from_raw(&zeroed_device_attr(), -1);
+        assert_eq!(limits.supported(), Capabilities::default());
+        assert_eq!(limits.extended, ExtendedLimits::default());
+        assert_eq!((limits.ports, limits.completion_vectors), (0, 0));
+    }
+
+    #[test]
+    fn all_that_is_told_is_in_its_place() {
+        let mut raw = zeroed_device_attr();
+        raw.orig_attr.atomic_cap = 2;
+        raw.orig_attr.device_cap_flags = 1 << 17 | 1 << 20 | 1 << 21 | 1 << 23 | 1 << 24;
+        raw.device_cap_flags_ex = 1 << 29;
+        (raw.orig_attr.max_srq, raw.orig_attr.max_mcast_grp) = (1, 1);
+        raw.orig_attr.max_raw_ethy_qp = 3;
+        raw.odp_caps.general_caps = 3;
+        raw.odp_caps.per_transport_caps = [1, 2, 4];
+        raw.xrc_odp_caps = 1 << 5;
+        raw.completion_timestamp_mask = u64::MAX;
+        raw.max_dm_size = 4096;
+        raw.tso_caps = [1000, 1 << 8];
+        raw.rss_caps.supported_qpts = 1 << 8;
+        raw.packet_pacing_caps = [5, 6, 1 << 4];
+        raw.raw_packet_caps = 1 << 1;
+        raw.tm_caps = [1, 2, 3, 4, 5];
+        raw.pci_atomic_caps = [1, 2, 4];
+        (raw.cq_mod_caps.max_cq_count, raw.cq_mod_caps.max_cq_period) = (7, 8);
+        raw.phys_port_cnt_ex = 300;
+        let limits = DeviceLimits::from_raw(&raw, 1);
+        let all: Vec<_> = limits.supported().iter().collect();
+        assert_eq!(all, Capability::ALL);
+        let extended = limits.extended;
+        let paging = extended.on_demand_paging;
+        assert!(paging.is_supported() && paging.is_implicit());
+        let transports = [paging.rc, paging.uc, paging.ud, paging.xrc];
+        assert_eq!(transports, [OdpCaps::SEND, OdpCaps::RECV, OdpCaps::WRITE, OdpCaps::SRQ_RECV]);
+        assert_eq!((extended.max_tso, extended.tso), (1000, TransportCaps::RAW_PACKET));
+        assert_eq!(
+            (extended.rss, extended.raw_packets),
+            (extended.tso, RawPacketCaps::SCATTER_FCS)
+        );
+        let pacing = extended.packet_pacing;
+        assert_eq!((pacing.rate_min_kbps, pacing.rate_max_kbps), (5, 6));
+        assert_eq!(pacing.transports, TransportCaps::UD);
+        let tags = extended.tag_matching;
+        let numbers =
+            [tags.max_rndv_hdr_size, tags.max_num_tags, tags.flags, tags.max_ops, tags.max_sge];
+        assert_eq!(numbers, [1, 2, 3, 4, 5]);
+        let pci = extended.pci_atomics;
+        assert_eq!((pci.fetch_add, pci.swap), (PciAtomicSizes::BYTES_4, PciAtomicSizes::BYTES_8));
+        assert_eq!(pci.compare_swap, PciAtomicSizes::BYTES_16);
+        let moderation = (extended.cq_moderation_count, extended.cq_moderation_period);
+        assert_eq!(moderation, (7, Duration::from_micros(8)));
+        assert_eq!((limits.ports, extended.phys_port_cnt), (300, 300));
+        assert_eq!(extended.max_raw_packet_qp, 3);
+    }
+}

@@ -400,7 +400,9 @@ interposed! {
     }
 
     fn what_a_device_lacks_is_told_before_any_call() {
+        faults::no_atomics(true);
         let rig = Rig::on("empty0");
+        faults::no_atomics(false);
         let unsupported = |error: &Error| match error {
             Error::Unsupported { device, what } if &**device == "empty0" => *what,
             other => panic!("{other}"),
@@ -409,8 +411,17 @@ interposed! {
         let error = MemoryWindow::type_1(&rig.pd).expect_err("it has none");
         assert_eq!(unsupported(&error), Capability::MemoryWindow1);
         assert_eq!(error.to_string(), "empty0 has no memory windows of type 1");
-        let (a, b) = rig.pair();
+        let (mut a, b) = rig.pair();
         assert_eq!(unsupported(&a.memory_window().expect_err("none")), Capability::MemoryWindow2B);
+        let rights = RemoteAccess::WRITE | RemoteAccess::ATOMIC;
+        let error = Exposed::new(&rig.pd, 64, rights).expect_err("no atomics");
+        assert_eq!(unsupported(&error), Capability::Atomics);
+        let mut word = rig.take();
+        word.set_len(8).expect("it fits");
+        let there = RemoteSlice::new(0x1000, 8, rdma_verbs::RKey::new(1));
+        let refused = a.send_queue().post(FetchAdd::new(word, there, 1)).expect_err("no atomics");
+        assert!(matches!(refused.refusal, Refusal::NoAtomics { .. }), "{refused}");
+        drop(refused);
         let error = Exposed::with_windows(&rig.pd, 64, everything()).expect_err("none");
         assert_eq!(unsupported(&error), Capability::MemoryWindow1);
         assert_eq!((faults::count("ibv_reg_mr"), faults::count("ibv_alloc_mw")), (registered, 0));

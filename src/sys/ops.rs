@@ -75,6 +75,12 @@ pub(crate) unsafe fn query_port(
     conv::zero_or_errno(returned).map(|()| attr)
 }
 
+/// All zero: what a field is that nobody fills.
+pub(crate) fn zeroed_device_attr() -> ibv_device_attr_ex {
+    // SAFETY: all zero is a value of this struct of integers and arrays of them.
+    unsafe { std::mem::zeroed() }
+}
+
 /// `ibv_query_device_ex`; where the provider lacks it the extended fields are zero.
 ///
 /// # Safety
@@ -84,9 +90,7 @@ pub(crate) unsafe fn query_port(
 pub(crate) unsafe fn query_device_ex(
     context: *mut ibv_context,
 ) -> Result<ibv_device_attr_ex, Errno> {
-    // SAFETY: all zero is a value of this struct of integers and arrays of them.
-    let zeroed: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
-    let mut attr = zeroed;
+    let mut attr = zeroed_device_attr();
     // SAFETY: the context is open by this function's own contract.
     if let Some(op) = unsafe { extended_op!(context, query_device_ex) } {
         // SAFETY: the operation is this context's own; NULL input is allowed; it writes at most
@@ -94,7 +98,7 @@ pub(crate) unsafe fn query_device_ex(
         let returned =
             unsafe { op(context, std::ptr::null(), &mut attr, size_of::<ibv_device_attr_ex>()) };
         match conv::zero_or_errno(returned) {
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => attr = zeroed,
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => attr = zeroed_device_attr(),
             done => return done.map(|()| attr),
         }
     }

@@ -43,6 +43,7 @@ control! {
     fn rdma_fault_wake(cq: *mut c_void) -> c_int;
     fn rdma_fault_break(qp: *mut c_void) -> c_int;
     fn rdma_fault_recv_in_err_vanishes(vanishes: c_int) -> ();
+    fn rdma_fault_no_atomics(none: c_int) -> ();
     fn rdma_fault_memory_limit(bytes: u64) -> ();
     fn rdma_fault_gid_move(from: c_int, to: c_int) -> c_int;
     fn rdma_fault_count(verb: *const c_char) -> i64;
@@ -181,6 +182,11 @@ pub(crate) fn break_qp(qp: *mut c_void) {
 /// As on rxe, a receive that is posted in ERR never comes back.
 pub(crate) fn recv_in_err_vanishes(vanishes: bool) {
     rdma_fault_recv_in_err_vanishes(vanishes.into());
+}
+
+/// Devices that are opened from now on say that they have no atomics.
+pub(crate) fn no_atomics(none: bool) {
+    rdma_fault_no_atomics(none.into());
 }
 
 /// How many bytes can be registered in all; more is `ENOMEM`.

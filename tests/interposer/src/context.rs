@@ -135,7 +135,7 @@ impl World {
     }
 }
 
-fn device_attr(kind: Kind) -> ibv_device_attr {
+fn device_attr(kind: Kind, no_atomics: bool) -> ibv_device_attr {
     // SAFETY: all zero is a value of this struct of integers and arrays of them.
     let mut attr: ibv_device_attr = unsafe { zeroed() };
     attr.fw_ver = array(c"1.0");
@@ -154,7 +154,7 @@ fn device_attr(kind: Kind) -> ibv_device_attr {
     attr.max_qp_rd_atom = limit::READS.into();
     attr.max_qp_init_rd_atom = limit::READS.into();
     attr.max_res_rd_atom = 1 << 20;
-    attr.atomic_cap = 1;
+    attr.atomic_cap = u32::from(!no_atomics);
     if kind == Kind::Loop {
         // Windows of types 1 and 2B, and invalidation.
         attr.device_cap_flags = 1 << 17 | 1 << 21 | 1 << 24;
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn ibv_query_device(
     }
     let kind = there(&mut world.contexts, context, "context").kind;
     // SAFETY: the caller has room for one.
-    unsafe { attr.write(device_attr(kind)) };
+    unsafe { attr.write(device_attr(kind, world.faults.no_atomics)) };
     0
 }
 
@@ -204,7 +204,7 @@ unsafe extern "C" fn query_device_ex(
     }
     // SAFETY: all zero is a value of this struct of integers and arrays of them.
     let mut whole: ibv_device_attr_ex = unsafe { zeroed() };
-    whole.orig_attr = device_attr(kind);
+    whole.orig_attr = device_attr(kind, world.faults.no_atomics);
     whole.phys_port_cnt_ex = 1;
     // SAFETY: the caller has room for `size` bytes.
     unsafe { bytes::write_front(attr, &whole, size) };

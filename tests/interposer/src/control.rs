@@ -228,6 +228,12 @@ pub extern "C" fn rdma_fault_recv_in_err_vanishes(vanishes: c_int) {
     world().faults.recv_in_err_vanishes = vanishes != 0;
 }
 
+/// Devices say from now on that they have no atomics.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_fault_no_atomics(none: c_int) {
+    world().faults.no_atomics = none != 0;
+}
+
 /// How many bytes can be registered in all; more is `ENOMEM`.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_fault_memory_limit(bytes: u64) {

@@ -108,6 +108,8 @@ pub(crate) struct Faults {
     pub(crate) stalled: bool,
     /// As on rxe, a receive that is posted in ERR never comes back.
     pub(crate) recv_in_err_vanishes: bool,
+    /// Devices say that they have none.
+    pub(crate) no_atomics: bool,
     /// How much memory can be registered.
     pub(crate) most_memory: u64,
 }
@@ -120,6 +122,7 @@ impl Faults {
             holding: false,
             stalled: false,
             recv_in_err_vanishes: false,
+            no_atomics: false,
             most_memory: u64::MAX,
         }
     }
