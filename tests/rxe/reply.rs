@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rdma_verbs::wr::{Datagram, Inline};
 use rdma_verbs::{
-    AddressHandle, AddressVector, Error, Gid, GidDirectory, GidEntry, Grh, MulticastAttachment,
-    PortNum, Qpn, Wanted,
+    AddressHandle, AddressVector, DeviceList, Error, Gid, GidDirectory, GidEntry, Grh,
+    MulticastAttachment, PortNum, Qpn, Wanted,
 };
 
 use super::raw::Raw;
@@ -121,9 +121,9 @@ fn rows_that_are_not_there() {
 }
 
 /// A datagram that came to the row at that index, of a device with 250 addresses.
-fn far_down(rig: &Rig) -> (Ground, Came) {
-    let context = rig.open();
-    rig.add_addresses(&context, ADDRESSES);
+fn far_down(device: &str) -> (Ground, Came) {
+    let list = DeviceList::new().expect("a list");
+    let context = list.find(device).expect("it is listed").open().expect("it opens");
     let rows = context.gids().fresh().expect("a read");
     let at = |index| *rows.row(PortNum::FIRST, index).expect("a row");
     let (from, to) = (at(1), at(INDEX));
@@ -138,7 +138,8 @@ fn far_down(rig: &Rig) -> (Ground, Came) {
 fn the_row_is_found_without_a_walk() {
     let _alone = alone();
     let rig = Rig::within_alone();
-    let (ground, came) = far_down(&rig);
+    rig.add_addresses(&rig.open(), ADDRESSES);
+    let (ground, came) = far_down(&rig.device);
     let raw = Raw::open(&rig.device);
     let grh = Grh::of(&came.header).expect("40 bytes");
     let snapshot = ground.context.gids().cached();
@@ -175,9 +176,9 @@ fn mark(what: &str) {
 #[test]
 #[ignore = "the test below runs it under strace"]
 fn one_handle_each() {
-    let rig = Rig::within_alone();
-    let (ground, came) = far_down(&rig);
-    let raw = Raw::open(&rig.device);
+    let device = std::env::var("RDMA_TEST_DEVICE").expect("a device");
+    let (ground, came) = far_down(&device);
+    let raw = Raw::open(&device);
     let grh = Grh::of(&came.header).expect("40 bytes");
     mark("ours");
     let ours = AddressHandle::reply(&ground.pd, PortNum::FIRST, &came.source, &grh);
@@ -193,15 +194,19 @@ fn one_handle_each() {
 #[test]
 fn system_calls_of_an_answer() {
     let _alone = alone();
+    let rig = Rig::within_alone();
+    rig.add_addresses(&rig.open(), ADDRESSES);
     let trace = "/tmp/reply-trace";
     let output = Command::new("strace")
         .args(["-f", "-o", trace])
         .arg(std::env::current_exe().expect("own path"))
         .args(["--exact", "reply::one_handle_each", "--ignored", "--nocapture"])
+        .env("RDMA_TEST_DEVICE", &rig.device)
         .output()
         .expect("strace starts");
-    let out = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && out.contains("1 passed"), "{out}");
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{out}{err}");
     let trace = fs::read_to_string(trace).expect("a trace");
     let at = |mark: &str| {
         let found = trace.lines().position(|line| line.contains(mark));

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 use rdma_verbs::transport::Ud;
 use rdma_verbs::wr::{Datagram, Inline, Receive};
 use rdma_verbs::{
-    AddressHandle, AddressVector, Buffer, CompletionQueue, Context, DatagramSource, Errno, Error,
-    Gid, GidEntry, Grh, Init, InitOptions, Memory, Mtu, Pool, PortNum, ProtectionDomain, QKey, Qpn,
-    QueuePair, Refusal, Rts, WcStatus,
+    AddressHandle, AddressVector, Buffer, Completion, CompletionQueue, Context, DatagramSource,
+    Errno, Error, Gid, GidEntry, Grh, Init, InitOptions, Mtu, Pool, PortNum, ProtectionDomain,
+    QKey, Qpn, QueuePair, Refusal, Rts, WcStatus,
 };
 
-use super::rc::completions;
 use super::rig::{Rig, ip, wait_until};
 
 pub(crate) const QKEY: QKey = QKey::new(0x1111_1111);
@@ -237,12 +236,13 @@ fn a_wrong_key_is_dropped_by_the_device() {
     assert_eq!(received(&mut ground.cq, 1, 1)[0].message, b"");
 }
 
-/// A receive without room for header and message fails, and its buffer comes back.
+/// A receive without room for header and message is never a success, and its buffer comes back: older kernels'
+/// rxe fails it, newer ones' drops the datagram.
 #[test]
 fn a_receive_that_is_too_short() {
+    let rig = Rig::new();
+    let mut ground = Ground::new(&rig);
     for room in [16, 39, 44] {
-        let rig = Rig::new();
-        let mut ground = Ground::new(&rig);
         let short = Pool::new(&ground.pd, room, 2).expect("a pool");
         let mut a = ground.queue_pair(0);
         let mut b = ground.in_init(QKEY);
@@ -251,13 +251,27 @@ fn a_receive_that_is_too_short() {
         let to = ground.here();
         let text = Datagram::new(Inline(b"12345"), &to, b.qpn(), QKEY);
         a.send_queue().post(text.wr_id(1).signaled()).expect("room");
-        let seen = completions(&mut ground.cq, 2);
-        assert_eq!((seen[0].wr_id, seen[0].status), (1, WcStatus::SUCCESS), "{seen:?}");
-        assert_eq!(seen[1].wr_id, 9);
-        assert_ne!(seen[1].status, WcStatus::SUCCESS, "{seen:?}");
-        let [Memory::Buffer(buffer)] = &seen[1].memory[..] else { panic!("{seen:?}") };
-        assert_eq!((buffer.len(), seen[1].byte_len), (0, 0));
-        drop((a, b));
+        let mut ends = Vec::new();
+        let mut each = |completion: Completion<'_>| {
+            let (wr_id, is_success) = (completion.wr_id(), completion.is_success());
+            assert!(is_success || completion.datagram().is_none() && completion.byte_len() == 0);
+            let left = completion.into_buffer().map(|buffer| buffer.len());
+            ends.push((wr_id, is_success, left));
+        };
+        let patience = Duration::from_secs(5);
+        wait_until("it is sent", || {
+            a.send_queue().in_flight() == 0 || {
+                let mut drain = ground.cq.poll().expect("the queue can be polled");
+                while let Some(completion) = drain.next() {
+                    each(completion);
+                }
+                false
+            }
+        });
+        b.finish_polling(&mut [&mut ground.cq], patience, &mut each).expect("polled");
+        ends.sort();
+        assert_eq!(ends, [(1, true, None), (9, false, Some(0))]);
+        assert_eq!(short.available(), 2);
     }
 }
 
@@ -372,10 +386,12 @@ fn a_batch_of_datagrams() {
     batch.push(Datagram::new(Inline(b"last"), &to, b.qpn(), QKEY)).expect("room");
     batch.push(Datagram::new((), &to, c.qpn(), QKEY).signaled()).expect("room");
     batch.post().expect("posted");
-    let came = received(&mut ground.cq, 6, 6);
+    // Of two receivers, and so in no order.
+    let mut came = received(&mut ground.cq, 6, 6);
+    came.sort_by(|one, other| one.message.cmp(&other.message));
     let messages: Vec<&[u8]> = came.iter().map(|came| &*came.message).collect();
-    assert_eq!(messages, [&b"number 0"[..], b"number 1", b"number 2", b"number 3", b"last", b""]);
-    assert_eq!(came[3].imm, Some(3));
+    assert_eq!(messages, [&b""[..], b"last", b"number 0", b"number 1", b"number 2", b"number 3"]);
+    assert_eq!(came[5].imm, Some(3));
 }
 
 /// Addresses that no handle can be made of, each with an error that says why.
