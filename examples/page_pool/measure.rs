@@ -34,6 +34,8 @@ pub(crate) fn measure(
     let outcome = run(options, &mut receiver, &mut samples, link, watch);
     let outcome = outcome.map_err(|stop| watch.reason(stop));
     let live = receiver.live();
+    // First the sender, or it would take the streams' end for a failure.
+    link.part();
     let ended = receiver.end();
     let gone = match outcome {
         Err(Stop::Failed(error)) => return Err(error),
