@@ -82,8 +82,11 @@ fn run(
     link: &Link,
     watch: &mut Watch,
 ) -> Result<(), Stop> {
+    let mut modes = options.modes();
     for _ in 0..options.rounds {
-        for mode in options.modes() {
+        // Each is the first in its turn.
+        modes.rotate_left(1);
+        for &mode in &modes {
             settle(receiver, mode, link, watch)?;
             let (came, made) = (receiver.came[mode as usize], receiver.supply.registrations());
             let (begun, cpu) = (Instant::now(), cpu_time());
