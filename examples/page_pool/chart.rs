@@ -47,7 +47,8 @@ fn paint(svg: &mut String, rows: &[Row]) -> Result<(), String> {
         .draw()
         .map_err(failed)?;
     let wide = 0.8 / Mode::ALL.len() as f64;
-    for (number, mode) in Mode::ALL.into_iter().enumerate() {
+    let is_there = |mode: &Mode| rows.iter().any(|row| row.mode == mode.name());
+    for (number, mode) in Mode::ALL.into_iter().filter(is_there).enumerate() {
         // Without the palette's yellow, which is hard to see.
         let style = Palette99::pick(if number < 2 { number } else { number + 1 }).filled();
         let at = 42 + 20 * number as i32;

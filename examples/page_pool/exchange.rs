@@ -3,7 +3,8 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rdma_verbs::{Endpoint, Gid, Lid, Psn, Qpn};
 
@@ -107,6 +108,9 @@ fn endpoint(bytes: &[u8; ENDPOINT]) -> Option<Endpoint> {
     Some(Endpoint { gid, lid, ..Endpoint::new(qpn, psn, Gid::ZERO) })
 }
 
+/// How long one end waits for the other to close.
+const PART: Duration = Duration::from_secs(2);
+
 /// What the two ends tell each other while messages are under way, on a thread beside.
 #[derive(Default)]
 pub(crate) struct Link {
@@ -117,6 +121,7 @@ pub(crate) struct Link {
     first: OnceLock<String>,
     done: AtomicBool,
     peer_gone: AtomicBool,
+    parted: AtomicBool,
 }
 
 /// Ends the thread when it is dropped.
@@ -152,8 +157,22 @@ impl Link {
         self.peer_gone.load(Ordering::Acquire)
     }
 
-    /// Tells and hears until either end has ended.
-    pub(crate) fn run(&self, mut peer: Peer) {
+    /// Tells the other end that this one has enough, and waits a moment until that has closed its streams.
+    pub(crate) fn part(&self) {
+        self.done.store(true, Ordering::Release);
+        let end = Instant::now() + 2 * PART;
+        while !self.parted.load(Ordering::Acquire) && Instant::now() < end {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Tells and hears until both ends have ended.
+    pub(crate) fn run(&self, peer: Peer) {
+        self.tell_and_hear(peer);
+        self.parted.store(true, Ordering::Release);
+    }
+
+    fn tell_and_hear(&self, mut peer: Peer) {
         let mut told = 0;
         while !self.done.load(Ordering::Acquire) {
             let ended = self.ended_here.load(Ordering::Relaxed);
@@ -171,11 +190,15 @@ impl Link {
                 Err(ExchangeError::TimedOut { .. }) => {}
                 _ => {
                     self.peer_gone.store(true, Ordering::Release);
+                    // It is waiting until this end has closed its streams.
+                    while !self.done.load(Ordering::Acquire) {
+                        thread::sleep(Duration::from_millis(1));
+                    }
                     return;
                 }
             }
         }
-        peer.deadline = Deadline::new(Duration::from_secs(2));
+        peer.deadline = Deadline::new(PART);
         peer.part();
     }
 }

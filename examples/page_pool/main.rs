@@ -17,6 +17,7 @@ pub(crate) mod exchange;
 #[path = "../common/local.rs"]
 mod local;
 mod measure;
+mod memory;
 pub(crate) mod options;
 mod receiver;
 mod report;

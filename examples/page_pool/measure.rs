@@ -34,6 +34,8 @@ pub(crate) fn measure(
     let outcome = run(options, &mut receiver, &mut samples, link, watch);
     let outcome = outcome.map_err(|stop| watch.reason(stop));
     let live = receiver.live();
+    // First the sender, or it would take the streams' end for a failure.
+    link.part();
     let ended = receiver.end();
     let gone = match outcome {
         Err(Stop::Failed(error)) => return Err(error),
@@ -80,8 +82,11 @@ fn run(
     link: &Link,
     watch: &mut Watch,
 ) -> Result<(), Stop> {
+    let mut modes = options.modes();
     for _ in 0..options.rounds {
-        for mode in options.modes() {
+        // Each is the first in its turn.
+        modes.rotate_left(1);
+        for &mode in &modes {
             settle(receiver, mode, link, watch)?;
             let (came, made) = (receiver.came[mode as usize], receiver.supply.registrations());
             let (begun, cpu) = (Instant::now(), cpu_time());

@@ -136,7 +136,7 @@ impl Receiver {
             let found = streams.iter_mut().enumerate().find(|(_, stream)| stream.qpn == qpn);
             let outcome = completion.result();
             let success = outcome.is_ok();
-            let receive = is_receive(&completion);
+            let receive = completion.opcode().is_receive();
             if receive {
                 let mode = supply.complete(completion)?;
                 came[mode as usize] += u64::from(success);
@@ -210,7 +210,7 @@ impl Receiver {
         let mut trouble = None;
         for queue_pair in streams.into_iter().filter_map(|stream| stream.queue_pair) {
             let closed = queue_pair.finish_polling(&mut [&mut cq], CLOSE, |completion| {
-                if is_receive(&completion) {
+                if completion.opcode().is_receive() {
                     trouble = supply.complete(completion).err().or(trouble.take());
                 }
             });
@@ -223,7 +223,7 @@ impl Receiver {
                 break;
             }
             while let Some(completion) = drain.next() {
-                if is_receive(&completion) {
+                if completion.opcode().is_receive() {
                     trouble = supply.complete(completion).err().or(trouble.take());
                 }
             }
@@ -235,11 +235,6 @@ impl Receiver {
         }
         trouble.map_or(Ok(supply), Err)
     }
-}
-
-/// Sends of this end are credit, and have nothing else.
-fn is_receive(completion: &rdma_verbs::Completion<'_>) -> bool {
-    completion.opcode().is_receive()
 }
 
 impl Stream {

@@ -167,7 +167,7 @@ impl Stream {
                 let send = Send::new(message.clone());
                 batch.push(if number == chain { send.signaled() } else { send })?;
             }
-            batch.post().map_err(|error| error.refusal.clone())?;
+            batch.post().map_err(|error| error.refusal)?;
             self.credit -= chain;
             sent += u64::from(chain);
         }

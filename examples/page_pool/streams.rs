@@ -11,7 +11,7 @@ pub(crate) fn connect_options(options: &Options, local: &Local) -> ConnectOption
         Some(row) => ConnectOptions::new(row),
         None => ConnectOptions::by_lid(options.ib_port),
     };
-    options.mtu.map_or(connect.clone(), |mtu| connect.mtu(mtu))
+    options.mtu.map_or(connect, |mtu| connect.mtu(mtu))
 }
 
 /// Connects each to its peer.

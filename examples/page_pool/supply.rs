@@ -1,6 +1,6 @@
 //! Where the memory that messages come into is from, in each of the modes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdma_verbs::wr::Receive;
 use rdma_verbs::{
@@ -10,7 +10,7 @@ use rdma_verbs::{
 
 use super::options::Mode;
 use super::sender::PATTERN;
-use super::{PROGRAM, common, text};
+use super::{memory, text};
 
 /// The memory of all streams.
 pub(crate) struct Supply {
@@ -62,7 +62,7 @@ impl Supply {
         let count = receives as usize;
         let with = |mode| modes.contains(&mode);
         let fixed = if with(Mode::Static) { Some(Pool::new(pd, size, count)?) } else { None };
-        let pages = if with(Mode::Pages) { Some(pages(pd, size, count)?) } else { None };
+        let pages = if with(Mode::Pages) { Some(memory::pages(pd, size, count)?) } else { None };
         let few = if with(Mode::PerBuffer) { count } else { 0 };
         Ok(Supply {
             pd: pd.clone(),
@@ -201,6 +201,11 @@ impl Supply {
         self.registrations + self.pages.as_ref().map_or(0, |pages| pages.stats().registrations)
     }
 
+    /// How long it takes to register one buffer and to deregister it.
+    pub(crate) fn registration_time(&self) -> Result<Duration, Error> {
+        memory::registration_time(&self.pd, self.size)
+    }
+
     /// How much of a mode's memory is out.
     pub(crate) fn out(&self, mode: Mode) -> u64 {
         match mode {
@@ -223,39 +228,5 @@ impl Supply {
             Some(PageSize::Huge | PageSize::Transparent) => 2 << 20,
             _ => rustix::param::page_size() as u64,
         }
-    }
-
-    /// How long it takes to register one buffer and to deregister it: the median of many times.
-    pub(crate) fn registration_time(&self) -> Result<Duration, Error> {
-        let mut memory: Region = vec![0; self.size].into();
-        let mut times = [Duration::ZERO; 101];
-        for time in &mut times {
-            let begun = Instant::now();
-            memory = Pool::from_memory(&self.pd, memory, self.size)?.into_memory()?;
-            *time = begun.elapsed();
-        }
-        times.sort();
-        Ok(times[times.len() / 2])
-    }
-}
-
-/// Pages for four times as many receives, and no more: while one stream stands still, and keeps its fragments of
-/// the oldest slab, the others have those of the rest to go on with.
-fn pages(pd: &ProtectionDomain, size: usize, receives: usize) -> Result<PagePool, Error> {
-    let fragment = size.next_power_of_two();
-    let least = (64 << 10).max(rustix::param::page_size());
-    let slab = (fragment * receives.div_ceil(4)).next_power_of_two().clamp(least, 2 << 20);
-    // One is being handed out of, and one is on its way back.
-    let floor = (4 * fragment * receives).div_ceil(slab) + 2;
-    let pool = |slabs| {
-        let builder = PagePool::builder(pd, fragment).slab_bytes(slab);
-        builder.floor(slabs).ceiling(slabs).build()
-    };
-    match pool(floor) {
-        Err(Error::FewerSlabs { made, why, .. }) if made > 2 => {
-            common::note(PROGRAM, format!("{made} slabs of {slab} bytes, not {floor}: {why}"));
-            pool(made)
-        }
-        other => other,
     }
 }

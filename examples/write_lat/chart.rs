@@ -1,11 +1,11 @@
 //! Latency by size, or messages per second by batch, as an SVG file.
 
-use std::fs::{self, OpenOptions};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use plotters::prelude::*;
 
 use super::report::Row;
+use super::svg;
 
 /// Sizes of what is published.
 const SIZES: [f64; 7] = [2., 4., 8., 16., 32., 64., 128.];
@@ -25,31 +25,11 @@ struct Curve {
     dotted: bool,
 }
 
-/// Whether the file can be written; nothing is left of that.
-pub(crate) fn check(file: &Path) -> Result<(), String> {
-    let failed = |error| format!("{}: {error}", file.display());
-    if file.exists() {
-        return OpenOptions::new().write(true).open(file).map(drop).map_err(failed);
-    }
-    OpenOptions::new().write(true).create_new(true).open(file).map_err(failed)?;
-    fs::remove_file(file).map_err(failed)
-}
-
 /// Draws it. The file is there as a whole, or as it was.
 pub(crate) fn draw(file: &Path, rows: &[Row]) -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
-    let mut svg = String::new();
-    paint(&mut svg, rows).map_err(|error| failed(&error))?;
-    if fs::metadata(file).is_ok_and(|metadata| !metadata.is_file()) {
-        return fs::write(file, svg).map_err(|error| failed(&error));
-    }
-    let mut part = file.as_os_str().to_owned();
-    part.push(format!(".{}.part", std::process::id()));
-    let part = PathBuf::from(part);
-    fs::write(&part, svg).and_then(|()| fs::rename(&part, file)).map_err(|error| {
-        let _ = fs::remove_file(&part);
-        failed(&error)
-    })
+    let mut text = String::new();
+    paint(&mut text, rows).map_err(|error| format!("{}: {error}", file.display()))?;
+    svg::write(file, &text)
 }
 
 /// The curves, what they are over, what they show.

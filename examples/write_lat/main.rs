@@ -23,6 +23,8 @@ mod play;
 pub(crate) mod report;
 mod session;
 pub(crate) mod stats;
+#[path = "../common/svg.rs"]
+pub(crate) mod svg;
 #[path = "../common/tcp.rs"]
 mod tcp;
 
@@ -51,7 +53,7 @@ fn main() -> ExitCode {
 pub(crate) fn run(options: &Options) -> Result<String, String> {
     options.check()?;
     if let Some(file) = &options.svg {
-        chart::check(file)?;
+        svg::check(file)?;
     }
     if !options.cpu_freq {
         cpu::warn();

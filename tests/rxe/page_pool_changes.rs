@@ -79,6 +79,7 @@ fn a_device_that_is_removed_under_traffic() {
                 Command::new("/bin/ip").args(["link", "del", &netdev]).spawn()
             };
             let told = time_until_told(&directory, &device, begun);
+            eprintln!("TOLD {told:?}");
             assert!(told < Duration::from_secs(1), "{device} was told to go after {told:?}");
             let rows = example.join().expect("no panic").expect("no error");
             for row in &rows {

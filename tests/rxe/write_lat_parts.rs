@@ -13,7 +13,7 @@ use super::write_lat::{options, ours};
 use super::write_lat_example::exchange::{Key, Plan};
 use super::write_lat_example::options::{Doorbell, LONGEST};
 use super::write_lat_example::stats::{Samples, Summary};
-use super::write_lat_example::{Options, chart, doorbell, in_program};
+use super::write_lat_example::{Options, chart, doorbell, in_program, svg};
 
 fn summary(all: &[u64]) -> Summary {
     let mut samples = Samples::new().expect("bounds");
@@ -190,11 +190,11 @@ fn charts() {
 #[test]
 fn charts_that_cannot_be_written() {
     let folder = folder("none");
-    let error = chart::check(&folder.join("no/such/folder/x.svg")).expect_err("no folder");
+    let error = svg::check(&folder.join("no/such/folder/x.svg")).expect_err("no folder");
     assert!(error.contains("x.svg: No such file"), "{error}");
-    let error = chart::check(&folder).expect_err("a folder");
+    let error = svg::check(&folder).expect_err("a folder");
     assert!(error.contains("Is a directory"), "{error}");
-    assert_eq!(chart::check(&folder.join("new.svg")), Ok(()));
+    assert_eq!(svg::check(&folder.join("new.svg")), Ok(()));
     assert!(names(&folder).is_empty());
     // What cannot be put in its place leaves nothing of itself.
     fs::create_dir(folder.join("x.svg")).expect("a folder");
