@@ -25,8 +25,14 @@ pub(crate) struct Cutter {
 impl Cutter {
     /// One that begins here.
     pub(crate) fn new(on: bool, seed: u64) -> Cutter {
-        let state = if on { seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 } else { 0 };
-        Cutter { state, in_a_row: 0 }
+        if !on {
+            return Cutter { state: 0, in_a_row: 0 };
+        }
+        let state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut cutter = Cutter { state, in_a_row: 0 };
+        // Seeds that are near each other are to have nothing else in common.
+        (0..8).for_each(|_| cutter.step());
+        cutter
     }
 
     /// What the future gives; nothing if it was dropped before. One of three is only looked at
@@ -45,13 +51,17 @@ impl Cutter {
         if self.state == 0 {
             return None;
         }
-        // A xorshift.
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
+        self.step();
         let third = 8 << (2 * self.in_a_row).min(14);
         let millis = (self.state >> 32) % (3 * third);
         let only_looked_at = if self.in_a_row == 0 { third } else { 0 };
         Some(Duration::from_millis(millis.saturating_sub(only_looked_at)))
+    }
+
+    /// A xorshift.
+    fn step(&mut self) {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
     }
 }

@@ -36,6 +36,7 @@ pub(crate) async fn run(
 ) -> Result<Served, String> {
     let (mut served, mut clients) = (Served::default(), JoinSet::new());
     let mut cutter = Cutter::new(options.cancel, options.seed);
+    let mut came = 0_u64;
     loop {
         let incoming = tokio::select! {
             _ = stop.wait_for(|stop| *stop) => break,
@@ -47,8 +48,8 @@ pub(crate) async fn run(
         };
         match incoming {
             Some(Ok(incoming)) => {
-                let seed = options.seed.wrapping_add(served.connections + clients.len() as u64);
-                let cutter = Cutter::new(options.cancel, seed.wrapping_add(1 << 32));
+                came += 1;
+                let cutter = Cutter::new(options.cancel, options.seed.wrapping_add(came << 32));
                 clients.spawn(client(Arc::clone(&ground), incoming, cutter, Arc::clone(&cuts)));
             }
             // About one client, who went away; or about descriptors, of which there are more soon.

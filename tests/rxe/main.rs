@@ -12,6 +12,10 @@ mod cmtime_example;
 #[path = "../../examples/devinfo.rs"]
 #[allow(dead_code)] // its main
 mod devinfo_example;
+#[cfg(feature = "tokio")]
+#[path = "../../examples/echo/main.rs"]
+#[allow(dead_code)] // its main
+mod echo_example;
 #[path = "../../examples/gids/main.rs"]
 #[allow(dead_code)] // its main
 mod gids_example;
@@ -49,6 +53,8 @@ mod types {
 }
 
 mod absence;
+#[cfg(feature = "tokio")]
+mod aio;
 mod bad_input;
 mod changes;
 mod channel;
