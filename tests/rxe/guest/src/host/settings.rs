@@ -35,7 +35,7 @@ pub struct Settings {
     pub kvm: bool,
 }
 
-const TIMEOUT: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(1200);
 
 impl Settings {
     pub fn from_env() -> Result<Settings> {
