@@ -379,7 +379,7 @@ pub struct BatchError<'a> {
     poster: &'a mut (dyn Posting + Send + Sync),
 }
 
-/// A work request that was not taken, with its memory.
+/// A work request that was not taken, with its memory. Of a datagram, its address handle is let go of with it.
 pub struct Refused<'a> {
     claimed: Claimed<'a>,
 }
