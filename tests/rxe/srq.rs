@@ -281,3 +281,46 @@ fn made_and_dropped_again_and_again() {
     (0..40).for_each(cycle);
     assert_eq!(figures(), before);
 }
+
+/// The device is to go while messages come: it goes when all that was made on it has, and nothing hangs.
+#[test]
+fn a_device_that_goes_under_traffic() {
+    let mut rig = Rig::new();
+    let ground = Ground::new(&rig);
+    let pool = Pool::new(&ground.pd, 64, 64).expect("a pool");
+    let (mut send_cq, mut cq) = (ground.cq(256), ground.cq(64));
+    let mut srq = SharedReceiveQueue::builder(&ground.pd, 32).build().expect("a queue");
+    let mut pairs: Vec<_> = (0..2)
+        .map(|_| {
+            let receiver = receiver(&ground, &cq, &srq);
+            join(ground.queue_pair(&send_cq, 16), receiver, &ground.options())
+        })
+        .collect();
+    fill(&mut srq, &pool);
+    let mut removal = rig.begin_removal();
+    // What becomes of the messages is the network's matter: each call returns.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(500) {
+        for (a, _) in &mut pairs {
+            let _ = a.send_queue().post(Send::new(Inline(&[7; 32])).signaled());
+        }
+        drain(&mut send_cq);
+        drain(&mut cq);
+        fill(&mut srq, &pool);
+        let _ = ground.context.process_events();
+    }
+    assert!(removal.try_wait().expect("it can be asked").is_none(), "the context is still open");
+    let begin = Instant::now();
+    drop(pairs);
+    empty(&mut send_cq);
+    empty(&mut cq);
+    let in_flight = srq.in_flight() as usize;
+    let left = srq.finish().expect("nobody uses it");
+    assert_eq!((left.len(), pool.count() - pool.available()), (in_flight, in_flight));
+    drop((left, cq, send_cq));
+    assert_eq!((pool.available(), ground.context.leaks()), (pool.count(), 0));
+    drop((pool, ground));
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    wait_until("the device has gone", || removal.try_wait().expect("it can be asked").is_some());
+    assert!(removal.wait().expect("it has ended").success());
+}
