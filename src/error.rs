@@ -373,7 +373,8 @@ pub enum Error {
     #[error("the shared receive queue was dropped: nobody would post receives on it")]
     SharedReceiveQueueGone,
 
-    /// What the device does not have, or has all given out.
+    /// What the device, or this machine's libibverbs, does not have as trying told, or has all given out. What a
+    /// device tells beforehand that it cannot do is [`Unsupported`](Error::Unsupported).
     #[error("{device} has no {what}")]
     NotSupported {
         /// The device's name.

@@ -21,6 +21,7 @@ use crate::qp::{
 };
 use crate::sys::SrqHandle;
 use crate::sys::abi::{ibv_recv_wr, ibv_srq_attr};
+use crate::types::Capability;
 use crate::wq::{NUMBERS_IN_ALL, Number, Posting, Ring, SharedPoster};
 
 pub use end::{FinishError, Left, LeftReceive};
@@ -92,7 +93,8 @@ impl SharedReceiveQueueBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotSupported`] where the device has none, or 32768 are there already in this process;
+    /// [`Error::Unsupported`] where the device has none; [`Error::NotSupported`] when 32768 are there already in
+    /// this process;
     /// [`Error::OutOfRange`] for a depth that is 0 or beyond
     /// [`max_srq_wr`](crate::DeviceLimits::max_srq_wr) and 2^20, and for entries beyond their limit;
     /// [`Error::NoMemory`]; [`Error::Verb`] for what else the device answers.
@@ -102,10 +104,7 @@ impl SharedReceiveQueueBuilder<'_> {
         let context = pd.context();
         let limits = context.limits();
         let device = || context.device().name().into();
-        if limits.max_srq == 0 {
-            let what = "shared receive queues";
-            return Err(Error::NotSupported { device: device(), what });
-        }
+        context.require(Capability::SharedReceiveQueues)?;
         // Some providers tell no limit.
         let most = |limit: u32, ours: u32| if limit == 0 { ours } else { limit.min(ours) };
         for (what, asked, most) in [
