@@ -4,31 +4,24 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rdma_verbs::DeviceList;
+use rdma_verbs::{DeviceList, DoorbellKind};
 
 use super::options::{Doorbell, Options};
 use super::report::Row;
 use super::{PROGRAM, common};
 
-/// A driver's switches for one way.
+/// A provider's switches for one way.
 type Switches = &'static [(&'static str, &'static str)];
-
-/// Driver, way, switches.
-const TABLE: [(&str, Doorbell, Switches); 2] = [
-    (
-        "mlx5_core",
-        Doorbell::Blueflame,
-        &[("MLX5_SHUT_UP_BF", "0"), ("MLX5_POST_SEND_PREFER_BF", "1")],
-    ),
-    ("mlx5_core", Doorbell::Plain, &[("MLX5_SHUT_UP_BF", "1")]),
-];
 
 /// The switches of a device's provider; `None` when it has none for that.
 fn switches(device: &str, way: Doorbell) -> Option<Switches> {
-    let list = DeviceList::new().ok()?;
-    let driver = list.find(device).ok()?.sysfs_path().join("device/driver").read_link().ok()?;
-    let driver = driver.file_name()?.to_str()?;
-    TABLE.iter().find(|row| row.0 == driver && row.1 == way).map(|row| row.2)
+    let kind = match way {
+        Doorbell::Default => return Some(&[]),
+        Doorbell::Blueflame => DoorbellKind::CombinedWrite,
+        Doorbell::Plain => DoorbellKind::Mmio,
+    };
+    let context = DeviceList::new().ok()?.find(device).ok()?.open().ok()?;
+    context.doorbell().settings(kind)
 }
 
 /// The same as this process was asked for, for one way: a child that tells it as JSON.
