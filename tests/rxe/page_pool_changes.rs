@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rdma_verbs::wr::{Inline, Send};
 use rdma_verbs::{
     CompletionQueue, GidDirectory, PagePool, PortNum, PortState, Qpn, QueuePair, Refill,
-    RefillStop, Rts, WcStatus,
+    RefillStop, Rts, Uevents, WcStatus,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -27,7 +27,7 @@ fn packets(device: &str) -> u64 {
     text.trim().parse().expect("a number")
 }
 
-/// Waits until the example measures: before that it sends two or three thousand packets.
+/// Waits until the example measures: before that it sends two thousand messages.
 fn wait_for_traffic(device: &str) {
     let before = packets(device);
     wait_until("messages flow", || packets(device) > before + 10_000);
@@ -39,17 +39,30 @@ fn is_listed(device: &str) -> bool {
     String::from_utf8_lossy(&output.stdout).contains(&format!("link {device}/"))
 }
 
-/// How long until the directory has been told that the device goes.
-fn time_until_told(directory: &GidDirectory, device: &str, begun: Instant) -> Duration {
-    loop {
-        let snapshot = directory.checked().expect("a checked lookup");
-        if snapshot.device(device).is_none() {
-            return begun.elapsed();
-        }
-        assert!(begun.elapsed() < Duration::from_secs(20), "{device} is never told to go");
-        let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-        poll(&mut [PollFd::new(&directory.as_fd(), PollFlags::IN)], Some(&wait)).expect("poll");
+/// Waits until this is readable, or for a moment.
+fn readable(source: &impl AsFd) {
+    let wait = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    poll(&mut [PollFd::new(source, PollFlags::IN)], Some(&wait)).expect("poll");
+}
+
+/// When the kernel tells for the first time that an RDMA device comes or goes.
+fn kernel_tells(uevents: &Uevents) -> Instant {
+    let begun = Instant::now();
+    while uevents.process_events().expect("they can be read") == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the kernel tells nothing");
+        readable(uevents);
     }
+    Instant::now()
+}
+
+/// When the directory has been told that the device goes.
+fn directory_tells(directory: &GidDirectory, device: &str) -> Instant {
+    let begun = Instant::now();
+    while directory.checked().expect("a checked lookup").device(device).is_some() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{device} is never told to go");
+        readable(directory);
+    }
+    Instant::now()
 }
 
 fn wait_for(mut removal: Child) {
@@ -68,19 +81,21 @@ fn a_device_that_is_removed_under_traffic() {
         let (device, netdev) = (rig.device.clone(), rig.netdev.clone());
         let _number = rig.leave();
         let directory = GidDirectory::open().expect("a directory");
-        let place = ["--both", "-d", &device, "-n", streams, "-t", "60", "--timeout", "20"];
+        let uevents = Uevents::open().expect("a socket");
+        uevents.process_events().expect("those of the new device");
+        let place = ["--both", "-d", &device, "-n", streams, "-t", "60", "-s", "64"];
         std::thread::scope(|scope| {
             let example = scope.spawn(|| ours(&place));
             wait_for_traffic(&device);
-            let begun = Instant::now();
+            let kernel = scope.spawn(|| kernel_tells(&uevents));
             let removal = if by_rdma {
                 Command::new("/bin/rdma").args(["link", "del", &device]).spawn()
             } else {
                 Command::new("/bin/ip").args(["link", "del", &netdev]).spawn()
             };
-            let told = time_until_told(&directory, &device, begun);
-            eprintln!("TOLD {told:?}");
-            assert!(told < Duration::from_secs(1), "{device} was told to go after {told:?}");
+            let told = directory_tells(&directory, &device);
+            let after = told.saturating_duration_since(kernel.join().expect("no panic"));
+            assert!(after < Duration::from_secs(1), "{device} was told to go after {after:?}");
             let rows = example.join().expect("no panic").expect("no error");
             for row in &rows {
                 assert_eq!(row["device_gone"], true, "{row}");
@@ -103,7 +118,7 @@ fn an_interface_that_goes_down_and_up() {
     let rig = Rig::new();
     let context = rig.open();
     rig.add_addresses(&context, 1);
-    let place = ["--both", "-d", &rig.device, "-n", "16", "-t", "2", "-m", "pages"];
+    let place = ["--both", "-d", &rig.device, "-n", "16", "-t", "2", "-m", "pages", "-s", "64"];
     std::thread::scope(|scope| {
         let example = scope.spawn(|| ours(&[&place[..], &["--timeout", "20"]].concat()));
         wait_for_traffic(&rig.device);
