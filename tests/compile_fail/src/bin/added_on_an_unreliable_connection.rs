@@ -1,9 +1,9 @@
 //! E0277: an atomic has an answer, and an unreliable connection none.
 
 use rdma_verbs::wr::FetchAdd;
-use rdma_verbs_misuse::{buffer, connected, remote, see};
 #[cfg(feature = "misuse")]
 use rdma_verbs_misuse::unreliable;
+use rdma_verbs_misuse::{buffer, connected, remote, see};
 
 fn main() {
     #[cfg(feature = "misuse")]
