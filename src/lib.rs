@@ -85,6 +85,7 @@
 //! | to wait for that | [`CompletionQueue::wait`], [`CompletionChannel`] |
 //! | the path to a peer's address | [`Resolver`], [`Path`] |
 //! | queue pairs connected over TCP, as a client or a server | [`Connector`], [`Listener`], [`Connected`] |
+//! | the same as futures, on tokio | the module `aio`, of the feature `tokio` |
 //! | to connect by IP address and port, as sockets do | [`cm`]: [`cm::EventChannel`], [`cm::Id`], [`cm::Listener`] |
 //! | this host's interfaces and addresses | [`HostNet`], [`NetSnapshot`] |
 //! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`], [`Subnet`] |
@@ -105,6 +106,9 @@
 //! `rdma-sys` (default): the declarations of C come from the headers of the machine that builds.
 //! Needs libclang 15 or older and the -dev packages of rdma-core. Without it (`default-features =
 //! false`) the crate has its own, needs only `libibverbs.so.1`, and is otherwise the same.
+//!
+//! `tokio`: the module `aio`, with completions, events, connections and paths as futures. Without it nothing
+//! is asynchronous, and descriptors ([`AsFd`](std::os::fd::AsFd)) serve a loop of any kind.
 
 // Lints stand in Cargo.toml: `unsafe_code` is denied but in `sys`, the seam to C.
 
