@@ -87,6 +87,7 @@
 //! | to wait for that | [`CompletionQueue::wait`], [`CompletionChannel`] |
 //! | the path to a peer's address | [`Resolver`], [`Path`] |
 //! | queue pairs connected over TCP, as a client or a server | [`Connector`], [`Listener`], [`Connected`] |
+//! | the same as futures, on tokio | the module `aio`, of the feature `tokio` |
 //! | to connect by IP address and port, as sockets do | [`cm`]: [`cm::EventChannel`], [`cm::Id`], [`cm::Listener`] |
 //! | this host's interfaces and addresses | [`HostNet`], [`NetSnapshot`] |
 //! | to read and print GIDs | [`Gid`], [`ParseGidError`], [`Wanted`], [`Subnet`] |
@@ -124,6 +125,9 @@
 //! are looked for; objects that could not be destroyed. Never on the data path, nor in a lookup that finds nothing to
 //! take in. A subscriber is called under this crate's locks: it must not call `checked`, `fresh` or the like.
 //! Without the feature nothing of it is compiled.
+//!
+//! `tokio`: the module `aio`, with completions, events, connections and paths as futures. Without it nothing
+//! is asynchronous, and descriptors ([`AsFd`](std::os::fd::AsFd)) serve a loop of any kind.
 
 // Lints stand in Cargo.toml: `unsafe_code` is denied but in `sys`, the seam to C.
 

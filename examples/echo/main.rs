@@ -77,7 +77,8 @@ async fn serve(
     }
     let choice = query.best(&directory.cached()).map_err(text)?;
     let address: IpAddr = choice.row.ip().ok_or("the best GID is no address: give one, --bind")?;
-    let ground = Ground::new(options, &choice.device, choice.port, options.depth);
+    // Each that is received may have to be sent before the last one is known to have come.
+    let ground = Ground::new(options, &choice.device, choice.port, options.receives());
     let ground = Arc::new(ground.map_err(text)?);
     let at = SocketAddr::new(address, options.port());
     let listener = Listener::bind(at, resolver).and_then(aio::Listener::new).map_err(text)?;

@@ -20,7 +20,8 @@ use rdma_verbs::{
     RejectReason, RemoteAccess, Reset, WcOpcode,
 };
 
-use super::rig::{Rig, together};
+use super::poll_loop_example;
+use super::rig::{Rig, alone, together};
 
 /// Long enough for anything here; a test that waits so long fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -353,4 +354,14 @@ fn a_loop_of_ones_own() {
     }
     step.wait(Duration::ZERO).expect("it is there");
     assert_eq!(server.channel.process_events().expect("events"), 0);
+}
+
+/// The example that has all there is to wait on in one loop. It opens a directory, and so is alone.
+#[test]
+fn everything_in_one_loop() {
+    let _alone = alone();
+    let bind = Some(Place::get(0).ip());
+    let options = poll_loop_example::Options { bind, messages: 500, timeout: 60 };
+    let lines = poll_loop_example::run(&options).expect("all came");
+    assert!(lines.contains("500 messages in"), "{lines}");
 }

@@ -31,6 +31,9 @@ mod page_pool_example;
 #[path = "../../examples/rc_pingpong/main.rs"]
 #[allow(dead_code)] // its main
 mod pingpong_example;
+#[path = "../../examples/poll_loop.rs"]
+#[allow(dead_code)] // its main
+mod poll_loop_example;
 #[path = "../../examples/rping/main.rs"]
 #[allow(dead_code)] // its main
 mod rping_example;
