@@ -71,6 +71,8 @@ struct Parts {
     listener: Listener,
     messages: u64,
     sent: u64,
+    /// Of those, whose places in the send queue are free again.
+    done: u64,
     came: u64,
 }
 
@@ -98,7 +100,7 @@ fn serve(options: &Options) -> Result<String> {
     let completions = builder.channel(&channel).build()?;
     let pool = Pool::new(&pd, 64, 4 * DEPTH as usize)?;
     let messages = options.messages;
-    let mut parts = Parts { pd, completions, pool, listener, messages, sent: 0, came: 0 };
+    let mut parts = Parts { pd, completions, pool, listener, messages, sent: 0, done: 0, came: 0 };
     let queue_pair = id.init(parts.queue_pair()?, RemoteAccess::default())?;
     let mut state = State::Asked(id.connect(queue_pair, &ConnectionParams::new())?);
 
@@ -197,7 +199,7 @@ impl Parts {
 
     /// Sends what there is room for, and takes what has come; whether that was anything.
     fn talk(&mut self, client: &mut Connected, server: &mut Connected) -> Result<bool> {
-        while self.sent < self.messages.min(self.came + u64::from(DEPTH)) {
+        while self.sent < self.messages.min(self.came.min(self.done) + u64::from(DEPTH)) {
             // All are still on their way.
             let Some(mut buffer) = self.pool.take() else { break };
             buffer.fill_from(&self.sent.to_be_bytes())?;
@@ -212,9 +214,12 @@ impl Parts {
             let (opcode, buffer) = (completion.opcode(), completion.take_buffer());
             drop(completion);
             // A sent buffer goes back to the pool, a received one to the queue.
-            if let (WcOpcode::RECV, Some(buffer)) = (opcode, buffer) {
-                server.queue_pair.recv_queue().post(Receive::new(buffer))?;
-                self.came += 1;
+            match (opcode, buffer) {
+                (WcOpcode::RECV, Some(buffer)) => {
+                    server.queue_pair.recv_queue().post(Receive::new(buffer))?;
+                    self.came += 1;
+                }
+                _ => self.done += 1,
             }
         }
         Ok(found)
