@@ -84,8 +84,8 @@ async fn serve(
     let listener = Listener::bind(at, resolver).and_then(aio::Listener::new).map_err(text)?;
     let to = listener.local_addr();
     let (stop, stopped) = watch::channel(false);
-    let (serving, hurt) = (Arc::clone(&ground), Arc::clone(cuts));
-    let serving = server::run(options, serving, listener, stopped, hurt);
+    let (serving, counted) = (Arc::clone(&ground), Arc::clone(cuts));
+    let serving = server::run(options, serving, listener, stopped, counted);
     if !options.both {
         common::print(&format!("listening at {to}, on {}\n", choice.device))?;
         return serving.await.map(|_| String::new());
