@@ -208,7 +208,8 @@ impl Posting for SharedPoster {
 
     #[inline]
     fn withdraw(&mut self, _count: u32) {
-        self.withdraw_all();
+        // Of a batch that put nothing, what was refused before may still be pending: its slots are open.
+        self.end_pending();
     }
 }
 

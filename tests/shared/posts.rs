@@ -127,6 +127,8 @@ interposed! {
                 assert_eq!(failed.taken, at as usize);
                 if forgets {
                     std::mem::forget(failed);
+                    // Nor does it stay when nothing is put behind it.
+                    drop(shared.srq.batch::<1>());
                 } else {
                     let mut back = Vec::new();
                     while let Some(mut refused) = failed.next_refused() {

@@ -86,6 +86,27 @@ fn what_is_not_in_flight_is_not_claimed() {
     assert_eq!(claim(&poster, sequence), Some(7));
 }
 
+/// What was refused is still to be taken back when a batch without requests goes: nothing of it stays in flight.
+#[test]
+fn what_was_refused_does_not_go_with_an_empty_batch() {
+    let mut poster = poster(4);
+    for _ in 0..3 {
+        for wr_id in 0..4 {
+            assert!(poster.has_room(wr_id));
+            poster.put(wr_id, entry(wr_id.into()), ());
+        }
+        poster.reserve(4);
+        poster.refused(4, 1);
+        std::mem::forget(poster.next_refused().expect("the second"));
+        // Its error was forgotten, and so this comes first.
+        poster.withdraw(0);
+        assert_eq!(poster.in_flight(), 1);
+        let (left, _) = poster.left();
+        assert_eq!(poster.table().claim_slot(left[0]).map(|left| left.wr_id()), Some(0));
+        assert_eq!((left.len(), poster.in_flight()), (1, 0));
+    }
+}
+
 #[test]
 fn what_was_refused_is_taken_back() {
     let mut poster = poster(4);
