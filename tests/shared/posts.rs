@@ -159,6 +159,28 @@ interposed! {
         drop(b);
     }
 
+    /// What was taken out of a refused receive has one owner, whatever is forgotten after that.
+    fn a_refused_receive_that_is_forgotten_with_its_error() {
+        let mut shared = Shared::new();
+        for _ in 0..2 * DEPTH {
+            let mut batch = shared.srq.batch::<2>();
+            for wr_id in 0..2 {
+                batch.push(Receive::new(shared.rig.take()).wr_id(wr_id)).expect("room");
+            }
+            faults::fail_post("ibv_post_srq_recv", faults::Post::RefuseAt(0), libc::ENOMEM, 1);
+            let mut failed = batch.post().expect_err("refused");
+            let mut refused = failed.next_refused().expect("the first");
+            let memory = refused.take().expect("its buffer");
+            std::mem::forget(refused);
+            std::mem::forget(failed);
+            drop(shared.srq.batch::<1>());
+            // This one; the other has gone to its pool.
+            assert_eq!((shared.rig.out(), shared.srq.in_flight()), (1, 0));
+            drop(memory);
+            assert_eq!(shared.rig.out(), 0);
+        }
+    }
+
     /// What a post that names nothing took is not known: the memory stays, and nothing more is posted.
     fn a_post_that_names_nothing() {
         use faults::Post::{LostForeign, LostUnnamed, TakenForeign, TakenUnnamed};
