@@ -39,9 +39,12 @@ impl From<Vec<u8>> for Region {
     fn from(memory: Vec<u8>) -> Region {
         // Taken apart: a vector that is moved says that nobody else points to its memory.
         let mut memory = ManuallyDrop::new(memory);
-        let owner = Owner::Vector(memory.capacity());
-        let bytes = NonNull::from(memory.as_mut_slice());
-        Region { start: bytes.cast(), len: bytes.len(), owner }
+        let (len, owner) = (memory.len(), Owner::Vector(memory.capacity()));
+        // Not by a slice, which is as long as what is in use: the pointer goes back into a vector, for all of
+        // its capacity.
+        // SAFETY: the pointer of a vector is not NULL.
+        let start = unsafe { NonNull::new_unchecked(memory.as_mut_ptr()) };
+        Region { start, len, owner }
     }
 }
 

@@ -152,6 +152,8 @@ impl<'a, const N: usize, const E: usize, T: Transport> SendBatch<'a, N, E, T> {
     #[inline]
     pub fn post(self) -> Result<(), BatchError<'a>> {
         let mut this = ManuallyDrop::new(self);
+        // Once: each time it is asked for anew, all of it is borrowed, and what points into it ends.
+        let this = &mut *this;
         let count = this.requests.count;
         if count == 0 {
             return Ok(());
@@ -276,6 +278,8 @@ impl<'a, const N: usize, const E: usize, Q: Receives> RecvBatch<'a, N, E, Q> {
     #[inline]
     pub fn post(self) -> Result<(), BatchError<'a>> {
         let mut this = ManuallyDrop::new(self);
+        // Once: each time it is asked for anew, all of it is borrowed, and what points into it ends.
+        let this = &mut *this;
         let count = this.requests.count;
         if count == 0 {
             return Ok(());
