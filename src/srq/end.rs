@@ -99,8 +99,10 @@ impl SharedReceiveQueue {
     /// # Errors
     ///
     /// [`FinishError`], with the queue: [`Error::InUse`] until that is so; [`Error::Verb`] when the device does
-    /// not destroy it. It can be tried again; dropping it instead is right too, and if it cannot be destroyed
-    /// it then stays, with its memory ([`Context::leaks`](crate::Context::leaks)).
+    /// not destroy it, and then handles that were given before make no queue pairs on it any more
+    /// ([`Error::SharedReceiveQueueGone`]), but new ones do. It can be tried again; dropping it instead is right
+    /// too, and if it cannot be destroyed it then stays, with its memory
+    /// ([`Context::leaks`](crate::Context::leaks)).
     #[doc(alias = "ibv_destroy_srq")]
     pub fn finish(self) -> Result<Left, FinishError> {
         // From here on nobody makes a queue pair on it.
