@@ -31,7 +31,8 @@ pub enum RefillStop {
     /// The queue is full: all is well.
     Full,
     /// The pool is at its ceiling, and its oldest slab is not complete: the next receive's fragments are not
-    /// there. Some come back when what was received is dropped.
+    /// there. Some come back when what was received is dropped; none does that would help where one receive has more
+    /// fragments than the pool at its ceiling.
     NoFragments,
     /// The same below its ceiling, since it could not grow; [`PagePool::growth_failure`] tells why.
     GrowthFailed,
