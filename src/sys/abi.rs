@@ -10,8 +10,10 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 mod cm;
+mod extended;
 mod queues;
 pub(crate) use cm::*;
+pub(crate) use extended::*;
 pub(crate) use queues::*;
 
 /// A function pointer that this crate does not call.
@@ -71,7 +73,11 @@ pub(crate) struct ibv_context_ops {
 pub(crate) struct verbs_context {
     pub(crate) query_port:
         Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
-    pub(crate) _advise_mr_to_create_cq_ex: [Opaque; 25],
+    pub(crate) _advise_mr_to_create_wq: [Opaque; 23],
+    pub(crate) query_rt_values:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
+    pub(crate) create_cq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
     pub(crate) _priv: *mut c_void,
     pub(crate) query_device_ex: Option<
         unsafe extern "C" fn(
@@ -81,7 +87,10 @@ pub(crate) struct verbs_context {
             usize,
         ) -> c_int,
     >,
-    pub(crate) _destroy_flow_to_get_srq_num: [Opaque; 7],
+    pub(crate) _destroy_flow_to_open_qp: [Opaque; 5],
+    pub(crate) create_qp_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
+    pub(crate) _get_srq_num: Opaque,
     pub(crate) create_srq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
     pub(crate) _open_xrcd: Opaque,

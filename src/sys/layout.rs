@@ -21,7 +21,7 @@ macro_rules! same {
         );
         same!(@fields $name { $($fields)* });
     }};
-    (@fields $name:ident { $($ours:ident $(: $theirs:ident)?),* $(,)? }) => {{
+    (@fields $name:ident { $($ours:ident $(: $($theirs:ident).+)?),* $(,)? }) => {{
         assert_eq!(
             align_of::<abi::$name>(),
             align_of::<rdma_sys::$name>(),
@@ -29,7 +29,7 @@ macro_rules! same {
         );
         $(assert_eq!(
             offset_of!(abi::$name, $ours),
-            same!(@offset $name $ours $($theirs)?),
+            same!(@offset $name $ours $($($theirs).+)?),
             concat!("offset of ", stringify!($name), ".", stringify!($ours)),
         );)*
         // Every field of ours is in the list: this pattern has no `..`.
@@ -37,7 +37,9 @@ macro_rules! same {
         fn complete(s: abi::$name) { let abi::$name { $($ours: _),* } = s; }
     }};
     (@offset $name:ident $ours:ident) => { offset_of!(rdma_sys::$name, $ours) };
-    (@offset $name:ident $ours:ident $theirs:ident) => { offset_of!(rdma_sys::$name, $theirs) };
+    (@offset $name:ident $ours:ident $($theirs:ident).+) => {
+        offset_of!(rdma_sys::$name, $($theirs).+)
+    };
 }
 
 #[test]
@@ -247,6 +249,96 @@ fn structs_of_the_data_path_are_laid_out_as_the_headers_say() {
 }
 
 #[test]
+fn structs_of_the_extended_calls_are_laid_out_as_the_headers_say() {
+    same!(ibv_cq_init_attr_ex {
+        cqe,
+        cq_context,
+        channel,
+        comp_vector,
+        wc_flags,
+        comp_mask,
+        flags,
+        parent_domain,
+    });
+    same!(ibv_poll_cq_attr { comp_mask });
+    same!(ibv_cq_ex {
+        cq: context,
+        _mutex: mutex,
+        _cond: cond,
+        _comp_events_completed: comp_events_completed,
+        _async_events_completed: async_events_completed,
+        comp_mask,
+        status,
+        wr_id,
+        start_poll,
+        next_poll,
+        end_poll,
+        read_opcode,
+        read_vendor_err,
+        read_byte_len,
+        read_imm_data,
+        read_qp_num,
+        read_src_qp,
+        read_wc_flags,
+        read_slid,
+        read_sl,
+        read_dlid_path_bits,
+        read_completion_ts,
+        _read_cvlan_to_wallclock: read_cvlan,
+    });
+    same!(ibv_qp_init_attr_ex {
+        qp_context,
+        send_cq,
+        recv_cq,
+        srq,
+        cap,
+        qp_type,
+        sq_sig_all,
+        comp_mask,
+        pd,
+        xrcd,
+        create_flags,
+        max_tso_header,
+        rwq_ind_tbl,
+        rx_hash_conf,
+        source_qpn,
+        send_ops_flags,
+    });
+    same!(ibv_data_buf { addr, length });
+    // It grew operations since, and says by the flags of its making which of them are asked for.
+    same!(grows ibv_qp_ex {
+        qp: qp_base,
+        _mutex: qp_base.mutex,
+        _cond: qp_base.cond,
+        _events_completed: qp_base.events_completed,
+        comp_mask,
+        wr_id,
+        wr_flags,
+        wr_atomic_cmp_swp,
+        wr_atomic_fetch_add,
+        wr_bind_mw,
+        wr_local_inv,
+        wr_rdma_read,
+        wr_rdma_write,
+        wr_rdma_write_imm,
+        wr_send,
+        wr_send_imm,
+        wr_send_inv,
+        _wr_send_tso: wr_send_tso,
+        wr_set_ud_addr,
+        _wr_set_xrc_srqn: wr_set_xrc_srqn,
+        wr_set_inline_data,
+        wr_set_inline_data_list,
+        wr_set_sge,
+        wr_set_sge_list,
+        wr_start,
+        wr_complete,
+        wr_abort,
+    });
+    same!(ibv_values_ex { comp_mask, raw_clock });
+}
+
+#[test]
 fn structs_of_the_connection_manager_are_laid_out_as_the_headers_say() {
     same!(rdma_event_channel { fd });
     same!(grows rdma_cm_id {
@@ -298,10 +390,14 @@ fn extended_context_agrees_from_its_end() {
     }
     from_end!(
         query_port: query_port,
-        _advise_mr_to_create_cq_ex: advise_mr,
+        _advise_mr_to_create_wq: advise_mr,
+        query_rt_values: query_rt_values,
+        create_cq_ex: create_cq_ex,
         _priv: priv_,
         query_device_ex: query_device_ex,
-        _destroy_flow_to_get_srq_num: ibv_destroy_flow,
+        _destroy_flow_to_open_qp: ibv_destroy_flow,
+        create_qp_ex: create_qp_ex,
+        _get_srq_num: get_srq_num,
         create_srq_ex: create_srq_ex,
         _open_xrcd: open_xrcd,
         _close_xrcd: close_xrcd,
