@@ -18,7 +18,7 @@ use crate::port::PortAttr;
 use crate::sys::ContextHandle;
 use crate::sys::abi::ibv_gid_entry;
 use crate::trace::{event, span};
-use crate::types::{Capabilities, Capability, Gid, GidEntry, Guid, PortNum};
+use crate::types::{Capabilities, Capability, DeviceTime, Gid, GidEntry, Guid, PortNum};
 
 /// An open device (`struct ibv_context`), with its limits and its GID tables.
 ///
@@ -185,6 +185,27 @@ impl Context {
             return Ok(());
         }
         Err(Error::Unsupported { device: self.device().name().into(), what })
+    }
+
+    /// What the device's clock shows now (`ibv_query_rt_values_ex`, `IBV_VALUES_MASK_RAW_CLOCK`): to hold times of
+    /// completions against. A read of a register on some devices, a system call on others.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSupported`] where device, provider or library have no such clock; [`Error::Verb`].
+    #[doc(alias = "ibv_query_rt_values_ex")]
+    pub fn device_time(&self) -> Result<DeviceTime> {
+        let device = || self.device().name().into();
+        match self.inner.handle.raw_clock() {
+            Ok(ticks) => Ok(DeviceTime::from_ticks(ticks)),
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+                Err(Error::NotSupported { device: device(), what: "clock that can be read" })
+            }
+            Err(errno) => {
+                let object = Object::device(self.device().name());
+                Err(Error::Verb { verb: "ibv_query_rt_values_ex", object, errno })
+            }
+        }
     }
 
     /// The device's GID tables, answered from memory.

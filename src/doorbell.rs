@@ -127,6 +127,11 @@ impl Context {
     }
 }
 
+/// rdma-core's name of the provider that libibverbs uses for this device, if it has one.
+pub(crate) fn provider_of(context: &Context) -> Option<Box<str>> {
+    provider::of_library(&context.handle().provider_library()?)
+}
+
 impl Doorbell {
     fn read(
         library: Option<&std::path::Path>,

@@ -139,6 +139,7 @@ mod ah;
 #[cfg(feature = "tokio")]
 pub mod aio;
 mod cache;
+mod calls;
 pub mod cm;
 mod connect;
 mod context;
@@ -173,6 +174,7 @@ mod wq;
 
 pub use ah::{AddressHandle, AddressVector};
 pub use cache::{Cache, SnapshotRef};
+pub use calls::Calls;
 pub use connect::{
     ConnectRecord, Connected, Connecting, Connector, Incoming, Listener, Offer, PrivateData, Terms,
 };
@@ -224,12 +226,12 @@ pub use srq::{
     SharedReceiveQueueLimits,
 };
 pub use types::{
-    AtomicCap, Capabilities, Capability, CmEventType, DatagramSource, DeviceCaps, FullGid, Gid,
-    GidEntry, GidIndex, GidScope, GidType, Grh, Guid, IfName, Lid, LinkLayer, LinkSpeed, LinkWidth,
-    Mtu, NodeType, OdpCaps, PKey, ParseGidError, ParseGuidError, ParseSubnetError,
-    ParseWantedError, PciAtomicSizes, PhysState, PortCaps, PortNum, PortState, Psn, QKey, QpState,
-    Qpn, RKey, RawPacketCaps, RefuseReason, RejectReason, RemoteAccess, Subnet, TransportCaps,
-    TransportType, Wanted, WcOpcode, WcStatus, WindowType,
+    AtomicCap, Capabilities, Capability, CmEventType, DatagramSource, DeviceCaps, DeviceTime,
+    FullGid, Gid, GidEntry, GidIndex, GidScope, GidType, Grh, Guid, IfName, Lid, LinkLayer,
+    LinkSpeed, LinkWidth, Mtu, NodeType, OdpCaps, PKey, ParseGidError, ParseGuidError,
+    ParseSubnetError, ParseWantedError, PciAtomicSizes, PhysState, PortCaps, PortNum, PortState,
+    Psn, QKey, QpState, Qpn, RKey, RawPacketCaps, RefuseReason, RejectReason, RemoteAccess, Subnet,
+    TransportCaps, TransportType, Wanted, WcOpcode, WcStatus, WindowType,
 };
 
 /// Work requests: what is posted on a [`SendQueue`], a [`RecvQueue`] or a [`SharedReceiveQueue`].

@@ -3,9 +3,10 @@
 mod extended;
 
 use std::ffi::CStr;
+use std::time::Duration;
 
 use crate::sys::DeviceAttrRaw;
-use crate::types::{AtomicCap, Capabilities, Capability, DeviceCaps, Guid};
+use crate::types::{AtomicCap, Capabilities, Capability, DeviceCaps, DeviceTime, Guid};
 
 pub use extended::{ExtendedLimits, OnDemandPaging, PacketPacing, PciAtomics, TagMatching};
 
@@ -130,6 +131,23 @@ impl DeviceLimits {
         set
     }
 
+    /// How many ticks the device's clock made from one time to a later one, if it came round at most once in between;
+    /// `None` of a device that tells no times.
+    pub fn ticks_between(&self, earlier: DeviceTime, later: DeviceTime) -> Option<u64> {
+        let mask = self.completion_timestamp_mask;
+        (mask != 0).then(|| later.ticks().wrapping_sub(earlier.ticks()) & mask)
+    }
+
+    /// The same as a time, by the rate that the device tells ([`hca_core_clock_khz`](Self::hca_core_clock_khz)), to
+    /// the nanosecond below; `None` of a device that tells no times, or no rate.
+    pub fn time_between(&self, earlier: DeviceTime, later: DeviceTime) -> Option<Duration> {
+        let ticks = self.ticks_between(earlier, later)?;
+        let khz = u128::from(self.hca_core_clock_khz);
+        // A tick is a million nanoseconds by the rate.
+        let nanoseconds = (u128::from(ticks) * 1_000_000).checked_div(khz)?;
+        Some(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX)))
+    }
+
     pub(crate) fn from_raw(raw: &DeviceAttrRaw, completion_vectors: i32) -> DeviceLimits {
         let attr = &raw.orig_attr;
         let count = |n: i32| u32::try_from(n).unwrap_or(0);
@@ -184,11 +202,27 @@ impl DeviceLimits {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::sys::ops::zeroed_device_attr;
     use crate::types::{OdpCaps, PciAtomicSizes, RawPacketCaps, TransportCaps};
+
+    #[test]
+    fn a_clock_that_comes_round_goes_on() {
+        let mut limits = DeviceLimits::from_raw(&zeroed_device_attr(), 1);
+        let at = DeviceTime::from_ticks;
+        assert_eq!(limits.ticks_between(at(1), at(2)), None);
+        limits.completion_timestamp_mask = (1 << 48) - 1;
+        assert_eq!(limits.ticks_between(at(10), at(15)), Some(5));
+        assert_eq!(limits.ticks_between(at((1 << 48) - 3), at(2)), Some(5));
+        assert_eq!(limits.time_between(at(0), at(1)), None, "no rate");
+        limits.hca_core_clock_khz = 156_250;
+        assert_eq!(limits.time_between(at(0), at(156_250)), Some(Duration::from_millis(1)));
+        assert_eq!(limits.time_between(at(0), at(1)), Some(Duration::from_nanos(6)));
+        limits.completion_timestamp_mask = u64::MAX;
+        limits.hca_core_clock_khz = 1;
+        let longest = limits.time_between(at(0), at(u64::MAX));
+        assert_eq!(longest, Some(Duration::from_nanos(u64::MAX)), "and not beyond");
+    }
 
     #[test]
     fn a_device_that_tells_nothing_can_do_nothing() {

@@ -24,6 +24,7 @@ const LAYERS: &[&str] = &[
     "event",
     "context",
     "doorbell",
+    "calls",
     "pinned",
     "directory",
     "query",

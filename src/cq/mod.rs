@@ -1,12 +1,16 @@
 //! Completion queues.
 //!
-//! * this file: [`CompletionQueue`], how it is made and polled.
+//! * this file: [`CompletionQueue`], how it is polled; `builder`: how it is made.
 //! * `owners`: the queues that complete on it, each with its table of work requests in flight, and the
 //!   room they have; `srqs`: the shared receive queues among them.
-//! * `poll`: [`Drain`] and [`Completion`].
+//! * `fill`: taking from the device. `poll`: [`Drain`], what a poll gives.
+//! * `completion`: [`Completion`], and the memory that it gives back.
 //! * `channel`: [`CompletionChannel`], and waiting. `tasks`: waiting as a task.
 
+mod builder;
 mod channel;
+mod completion;
+mod fill;
 mod owners;
 mod poll;
 mod srqs;
@@ -18,20 +22,23 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use crate::calls::Calls;
 use crate::context::Context;
 use crate::error::{Errno, Error, Object, Result};
 use crate::sys::CqHandle;
 use crate::sys::abi::ibv_wc;
 
+pub use builder::CompletionQueueBuilder;
 pub use channel::{CompletionChannel, Notify};
-pub use poll::{Completion, Drain};
+pub use completion::Completion;
+pub use poll::Drain;
 
 pub(crate) use owners::Shared;
 
 use owners::Polled;
+use poll::Open;
 
 /// A completion queue (`struct ibv_cq`).
 ///
@@ -49,13 +56,11 @@ pub struct CompletionQueue {
     handle: CompletionQueueHandle,
     /// That of `shared`, at hand.
     device: Arc<CqHandle>,
-    /// What the last call of the device gave, and how far it was looked at. All bytes are initialised.
+    /// What the last call of the device gave: so many. All fields are initialised.
     entries: Box<[MaybeUninit<ibv_wc>]>,
-    next: usize,
     count: usize,
     polled: Polled,
-    /// Whether a completion is held, or was forgotten: [`CLOSED`](poll::CLOSED), or of what it is.
-    open: AtomicU64,
+    open: Open,
     failed: Option<Errno>,
     strays: u64,
 }
@@ -99,108 +104,6 @@ impl fmt::Debug for CompletionQueueHandle {
     }
 }
 
-/// How a [`CompletionQueue`] is to be. Made by [`CompletionQueue::builder`].
-#[derive(Clone, Debug)]
-pub struct CompletionQueueBuilder<'a> {
-    context: &'a Context,
-    size: u32,
-    channel: Option<&'a CompletionChannel>,
-    vector: u32,
-    batch: usize,
-}
-
-impl<'a> CompletionQueueBuilder<'a> {
-    /// The channel that tells of its completions; without one, it can be polled and not waited for.
-    pub fn channel(mut self, channel: &'a CompletionChannel) -> Self {
-        self.channel = Some(channel);
-        self
-    }
-
-    /// Which completion vector, and so which interrupt and processor, tells of its completions
-    /// (`comp_vector`): below [`completion_vectors`](crate::DeviceLimits::completion_vectors). 0 unless
-    /// asked.
-    pub fn vector(mut self, vector: u32) -> Self {
-        self.vector = vector;
-        self
-    }
-
-    /// How many completions are taken from the device by one call (`num_entries` of `ibv_poll_cq`): 1 to
-    /// 256; 16 unless asked.
-    pub fn batch(mut self, batch: usize) -> Self {
-        self.batch = batch;
-        self
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(crate) fn has_channel(&self) -> bool {
-        self.channel.is_some()
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(crate) fn context(&self) -> &'a Context {
-        self.context
-    }
-
-    /// Makes it (`ibv_create_cq`).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] for a size of 0 or beyond [`max_cqe`](crate::DeviceLimits::max_cqe), a vector
-    /// or batch that cannot be; [`Error::OtherDevice`] for a channel of another; [`Error::NoMemory`];
-    /// [`Error::Verb`] for what else the device answers.
-    #[doc(alias = "ibv_create_cq")]
-    pub fn build(self) -> Result<CompletionQueue> {
-        let CompletionQueueBuilder { context, size, channel, vector, batch } = self;
-        let limits = context.limits();
-        let within = |what, asked: u64, least, most: u64| match asked {
-            asked if asked < least || asked > most => {
-                Err(Error::OutOfRange { what, asked, least, most })
-            }
-            _ => Ok(()),
-        };
-        within("the size of a completion queue", size.into(), 1, limits.max_cqe.into())?;
-        // A device that tells none has one.
-        let vectors = limits.completion_vectors.max(1);
-        within("a completion vector", vector.into(), 0, u64::from(vectors) - 1)?;
-        within("the batch of a completion queue", batch as u64, 1, 256)?;
-        if let Some(channel) = channel {
-            same_device(context, channel.context(), "a completion channel")?;
-        }
-        let make = || {
-            let handle = Arc::clone(context.handle());
-            let channel = channel.map(|channel| Arc::clone(channel.handle()));
-            let cq = CqHandle::create(handle, size, channel, vector).map_err(|errno| {
-                no_memory(
-                    context,
-                    "a completion queue",
-                    u64::from(size) * 64,
-                    "ibv_create_cq",
-                    errno,
-                )
-            })?;
-            Ok((cq.key() as u64, cq))
-        };
-        let (events, handle) = context.events().register(make)?;
-        let shared = Shared::new(context.clone(), handle, events, channel)?;
-        // Zero, and not uninitialised: a driver writes of an entry what means something, and the whole of
-        // it is copied.
-        let entries = (0..batch).map(|_| MaybeUninit::zeroed()).collect();
-        let shared = Arc::new(shared);
-        Ok(CompletionQueue {
-            handle: CompletionQueueHandle { shared: Arc::clone(&shared) },
-            device: Arc::clone(&shared.handle),
-            shared,
-            entries,
-            next: 0,
-            count: 0,
-            polled: Polled::default(),
-            open: AtomicU64::new(poll::CLOSED),
-            failed: None,
-            strays: 0,
-        })
-    }
-}
-
 /// The error for a queue that the kernel has no memory for, or another one.
 pub(crate) fn no_memory(
     context: &Context,
@@ -239,7 +142,7 @@ impl CompletionQueue {
 
     /// The same with choices.
     pub fn builder(context: &Context, size: u32) -> CompletionQueueBuilder<'_> {
-        CompletionQueueBuilder { context, size, channel: None, vector: 0, batch: 16 }
+        CompletionQueueBuilder::new(context, size)
     }
 
     /// The completions that there are, without waiting (`ibv_poll_cq`): at most a batch of them. What is
@@ -254,62 +157,19 @@ impl CompletionQueue {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&mut self) -> Result<Drain<'_>> {
-        if *self.open.get_mut() != poll::CLOSED {
+        if *self.open.what.get_mut() != poll::CLOSED {
             self.finish_forgotten();
         }
-        if self.next == self.count {
+        if self.open.next == self.count {
             self.fill()?;
         }
         Ok(Drain::new(self))
     }
 
-    /// Takes what the device has.
-    #[inline(always)]
-    fn fill(&mut self) -> Result<()> {
-        if self.polled.is_behind(&self.shared) {
-            self.polled.catch_up(&self.shared);
-        }
-        if self.failed.is_none() {
-            match self.device.poll(&mut self.entries) {
-                Ok(count) => {
-                    (self.next, self.count) = (0, count);
-                    if count < self.entries.len() {
-                        self.polled.saw_it_empty();
-                    } else {
-                        self.polled.took(count, self.shared.size);
-                    }
-                    if count != 0 || !self.shared.events.any() {
-                        return Ok(());
-                    }
-                    self.take_in_events();
-                    if self.failed.is_none() {
-                        return Ok(());
-                    }
-                }
-                Err(errno) => self.failed = Some(errno),
-            }
-        }
-        self.fill_failed()
-    }
-
-    #[cold]
-    fn fill_failed(&mut self) -> Result<()> {
-        (self.next, self.count) = (0, 0);
-        // Nothing will come from the device any more.
-        self.polled.saw_it_empty();
-        match self.failed {
-            Some(errno) if !self.polled.is_ending() => Err(Error::CompletionQueueFailed {
-                device: self.shared.context.device().name().into(),
-                errno,
-            }),
-            _ => Ok(()),
-        }
-    }
-
     /// Whether there is nothing to look at without asking the device again.
     #[inline]
     fn is_drained(&self) -> bool {
-        self.next == self.count && !self.polled.is_ending()
+        self.open.next == self.count && !self.polled.is_ending()
     }
 
     /// Asks for an event on the channel when the next completion comes (`ibv_req_notify_cq`), and then
@@ -398,6 +258,11 @@ impl CompletionQueue {
         &self.shared.context
     }
 
+    /// By which of libibverbs' calls it is polled.
+    pub fn calls(&self) -> Calls {
+        if self.device.is_extended() { Calls::Extended } else { Calls::Classic }
+    }
+
     /// How many work requests it has room for; at least what was asked.
     pub fn size(&self) -> u32 {
         self.shared.size
@@ -426,14 +291,6 @@ impl CompletionQueue {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
-    }
-
-    /// What has happened to it: whether it failed.
-    fn take_in_events(&mut self) {
-        const CQ_ERR: u32 = 1 << 0;
-        if self.shared.events.take() & CQ_ERR != 0 && self.failed.is_none() {
-            self.failed = Some(Errno::EIO);
-        }
     }
 }
 

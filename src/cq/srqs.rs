@@ -130,9 +130,9 @@ impl CompletionQueue {
     /// As for [`find_usual`](CompletionQueue::find_usual).
     #[cold]
     pub(super) unsafe fn find_further<'a>(&mut self) -> Option<Found<'a>> {
-        if self.next < self.count {
+        if self.open.next < self.count {
             // SAFETY: as in `find_usual`.
-            let wc = unsafe { &*self.entries[self.next].as_ptr() };
+            let wc = unsafe { &*self.entries[self.open.next].as_ptr() };
             // SAFETY: by this function's own contract.
             if let Some(found) = unsafe { self.find_shared(wc) } {
                 return Some(found);
@@ -154,7 +154,7 @@ impl CompletionQueue {
         // SAFETY: in the poller's own list, which does not change before what is found was let go of.
         let ring = unsafe { &*ring };
         let claim = ring.claim_shared(id.sequence)?;
-        self.next += 1;
+        self.open.next += 1;
         Some(Found { ring, claim, wc, silent: false })
     }
 

@@ -9,8 +9,8 @@ use super::held::Held;
 use super::pages::Fragment;
 use crate::sys::abi::ibv_sge;
 
-/// The most scatter/gather entries of one work request that this crate posts; devices have 30 or so.
-pub(crate) const MAX_PIECES: usize = 32;
+/// The most of them in one work request.
+pub(crate) const MAX_PIECES: usize = crate::sys::qp::MAX_SGE;
 
 /// Memory that a device may read: one entry of a gather list.
 ///

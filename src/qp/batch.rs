@@ -174,7 +174,11 @@ impl<'a, const N: usize, const E: usize, T: Transport> SendBatch<'a, N, E, T> {
             }
             Err(errno) => {
                 let place = place_in_chain(chain, count, bad);
-                let refusal = this.queue.core.refused("ibv_post_send", errno, place.is_none());
+                let refusal = this.queue.core.refused(
+                    this.queue.core.qp().send_verb(),
+                    errno,
+                    place.is_none(),
+                );
                 let taken = place.unwrap_or(count);
                 for at in 0..taken {
                     // SAFETY: one of the first `count` requests.

@@ -9,6 +9,7 @@ use super::send::SendQueue;
 use super::shared::SharedReceiveQueueHandle;
 use super::transport::{Rc, Transport};
 use super::{QueuePair, Reset};
+use crate::calls::{self, Calls, Use};
 use crate::context::Context;
 use crate::cq::{CompletionQueueHandle, no_memory, same_device};
 use crate::error::{Errno, Error, Queue, Result};
@@ -16,7 +17,8 @@ use crate::mem::MAX_PIECES;
 use crate::pd::ProtectionDomain;
 use crate::sys::QpHandle;
 use crate::sys::abi::ibv_qp_cap;
-use crate::types::Psn;
+use crate::sys::qp::send_ops;
+use crate::types::{Capability, Psn};
 use crate::wq::{Poster, Ring};
 
 /// The capacities of a queue pair (`struct ibv_qp_cap`).
@@ -66,6 +68,7 @@ pub struct QueuePairBuilder<'a, T = Rc> {
     shared: Option<&'a SharedReceiveQueueHandle>,
     asked: QueuePairLimits,
     signal_all: bool,
+    calls: Calls,
     transport: PhantomData<fn() -> T>,
 }
 
@@ -82,8 +85,8 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             max_recv_sge: 1,
             max_inline: 0,
         };
-        let (shared, signal_all, transport) = (None, false, PhantomData);
-        QueuePairBuilder { pd, send_cq, recv_cq, shared, asked, signal_all, transport }
+        let (shared, signal_all, calls, transport) = (None, false, Calls::Classic, PhantomData);
+        QueuePairBuilder { pd, send_cq, recv_cq, shared, asked, signal_all, calls, transport }
     }
 
     /// Work requests in flight on the send queue: 1 to [`max_qp_wr`](crate::DeviceLimits::max_qp_wr); 64
@@ -139,16 +142,26 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         self
     }
 
-    /// Makes it (`ibv_create_qp`).
+    /// By which of libibverbs' calls sends are posted. Receives always are by `ibv_post_recv`.
+    ///
+    /// A failure of `ibv_wr_complete` does not tell whether anything was taken, as one of `ibv_post_send` does:
+    /// [`Refusal::Unsure`](crate::Refusal::Unsure).
+    pub fn calls(mut self, calls: Calls) -> Self {
+        self.calls = calls;
+        self
+    }
+
+    /// Makes it (`ibv_create_qp`, `ibv_create_qp_ex`).
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] for what is 0 or beyond the device's limit, with the limit;
     /// [`Error::CompletionQueueFull`]; [`Error::OtherDevice`] for completion queues of another device than
     /// the protection domain, and for a shared receive queue of another, or of another protection domain;
-    /// [`Error::SharedReceiveQueueGone`]; [`Error::InlineNotGranted`]; [`Error::NoMemory`]; [`Error::Verb`] for
-    /// what else the device answers.
+    /// [`Error::SharedReceiveQueueGone`]; [`Error::InlineNotGranted`]; [`Error::NotSupported`] for extended calls that
+    /// are known to be wrong, or not there; [`Error::NoMemory`]; [`Error::Verb`] for what else the device answers.
     #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "ibv_create_qp_ex")]
     pub fn build(self) -> Result<QueuePair<Reset, T>> {
         let QueuePairBuilder { pd, send_cq, recv_cq, shared, mut asked, signal_all, .. } = self;
         let context = pd.context();
@@ -158,6 +171,7 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             (asked.recv_depth, asked.max_recv_sge) = (0, 0);
         }
         self.check_limits()?;
+        let send_ops = self.send_ops()?;
         // Held from here on: it is not given up meanwhile.
         let shared = shared.map(SharedReceiveQueueHandle::upgrade).transpose()?;
         if let Some(shared) = &shared {
@@ -187,7 +201,7 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             let (pd, cqs) = (pd.handle().clone(), (&send_cq.handle, &recv_cq.handle));
             let srq = shared.as_ref().map(|shared| shared.srq());
             let (send_cq, recv_cq) = (cqs.0.clone(), cqs.1.clone());
-            let made = QpHandle::create(pd, send_cq, recv_cq, srq, T::TYPE, &mut granted);
+            let made = QpHandle::create(pd, send_cq, recv_cq, srq, T::TYPE, send_ops, &mut granted);
             made.map(|handle| (handle, granted))
         };
         let make = || match create(asked.max_inline) {
@@ -199,9 +213,14 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
                 let device = context.device().name().into();
                 Err(Error::InlineNotGranted { device, asked: asked.max_inline })
             }
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) if send_ops.is_some() => {
+                let device = context.device().name().into();
+                Err(Error::NotSupported { device, what: "extended calls to post by" })
+            }
             Err(errno) => {
                 let bytes = (u64::from(asked.send_depth) + u64::from(asked.recv_depth)) * 128;
-                Err(no_memory(context, "a queue pair", bytes, "ibv_create_qp", errno))
+                let verb = if send_ops.is_some() { "ibv_create_qp_ex" } else { "ibv_create_qp" };
+                Err(no_memory(context, "a queue pair", bytes, verb, errno))
             }
         };
         let made = context.events().register(make).inspect_err(|_| {
@@ -239,6 +258,24 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             path: None,
             state: PhantomData,
         })
+    }
+
+    /// What is to be posted by the extended calls, if they are used: what this transport can, as far as the device
+    /// can; none is posted that it cannot.
+    fn send_ops(&self) -> Result<Option<u64>> {
+        let context = self.pd.context();
+        let for_use = Use::Posting { max_sge: self.asked.max_send_sge };
+        if !calls::extended(context, self.calls, for_use)? {
+            return Ok(None);
+        }
+        let windows = [Capability::MemoryWindow2A, Capability::MemoryWindow2B];
+        let can = [
+            (send_ops::ATOMICS, context.supports(Capability::Atomics)),
+            (send_ops::INVALIDATE, context.supports(Capability::Invalidate)),
+            (send_ops::BIND, windows.iter().any(|window| context.supports(*window))),
+        ];
+        let cannot = can.iter().filter(|(_, can)| !can).map(|(ops, _)| ops);
+        Ok(Some(cannot.fold(T::SEND_OPS, |all, ops| all & !ops)))
     }
 
     fn check_limits(&self) -> Result<()> {

@@ -31,6 +31,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::calls::Calls;
 use crate::context::Context;
 use crate::cq::{Completion, CompletionQueue, CompletionQueueHandle};
 use crate::doorbell::Doorbell;
@@ -171,6 +172,11 @@ impl<S, T: Transport> QueuePair<S, T> {
     /// [`Context::doorbell`]: for reports.
     pub fn doorbell(&self) -> Doorbell {
         self.context().doorbell().with_max_inline(self.granted().max_inline)
+    }
+
+    /// By which of libibverbs' calls its sends are posted.
+    pub fn calls(&self) -> Calls {
+        if self.core.qp().is_extended() { Calls::Extended } else { Calls::Classic }
     }
 
     /// The state as the device has it now (`ibv_query_qp`): one system call. It may be

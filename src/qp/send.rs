@@ -109,7 +109,7 @@ impl<T: Transport> SendQueue<T> {
             }
             Err(errno) => {
                 let taken = bad != chain;
-                let refusal = self.core.refused("ibv_post_send", errno, taken);
+                let refusal = self.core.refused(self.core.qp().send_verb(), errno, taken);
                 if taken {
                     self.poster.posted(1);
                     self.count_signal(flags);
@@ -179,7 +179,7 @@ impl<T: Transport> SendQueue<T> {
             }
             Err(errno) => {
                 let taken = bad != chain;
-                let refusal = self.core.refused("ibv_post_send", errno, taken);
+                let refusal = self.core.refused(self.core.qp().send_verb(), errno, taken);
                 if taken {
                     self.poster.posted(1);
                 } else {

@@ -4,6 +4,8 @@
 
 use std::ffi::c_uint;
 
+use crate::sys::qp::send_ops;
+
 /// Reliable connected (`IBV_QPT_RC`): messages arrive once and in order, at one peer; writes, reads,
 /// atomics.
 #[derive(Debug)]
@@ -42,19 +44,25 @@ pub(crate) mod sealed {
         const RELIABLE: bool = false;
         /// Whether each message names its destination.
         const DATAGRAM: bool = false;
+        /// The work requests that can be posted (`enum ibv_qp_create_send_ops_flags`), of a device that has all.
+        const SEND_OPS: u64;
     }
 }
 
 impl sealed::Transport for Rc {
     const TYPE: c_uint = 2;
     const RELIABLE: bool = true;
+    const SEND_OPS: u64 = Uc::SEND_OPS | send_ops::READ | send_ops::ATOMICS;
 }
 
 impl sealed::Transport for Uc {
     const TYPE: c_uint = 3;
+    const SEND_OPS: u64 =
+        send_ops::SENDS | send_ops::WRITES | send_ops::INVALIDATE | send_ops::BIND;
 }
 
 impl sealed::Transport for Ud {
     const TYPE: c_uint = 4;
     const DATAGRAM: bool = true;
+    const SEND_OPS: u64 = send_ops::SENDS;
 }

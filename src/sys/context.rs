@@ -1,8 +1,7 @@
 //! The owner of an `ibv_context`.
 
-use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -130,17 +129,7 @@ impl ContextHandle {
     pub(crate) fn provider_library(&self) -> Option<PathBuf> {
         // SAFETY: the context is open while `self` lives.
         let post = unsafe { (*self.raw()).ops.post_send }?;
-        // SAFETY: all zero is a value of this struct of pointers.
-        let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: any address may be asked for, and the answer is written during the call only.
-        let known = unsafe { libc::dladdr(post as *const c_void, &mut found) } != 0;
-        if !known || found.dli_fname.is_null() {
-            return None;
-        }
-        // SAFETY: a NUL-terminated name that stays while the library is loaded, as it is while one of its
-        // contexts is open.
-        let name = unsafe { CStr::from_ptr(found.dli_fname) };
-        Some(OsStr::from_bytes(name.to_bytes()).into())
+        super::version::library_of(post as *const c_void)
     }
 
     /// Readable when there are events. Only to wait on: events are read by `next_event`.
@@ -201,6 +190,12 @@ impl ContextHandle {
     pub(crate) fn query_port(&self, port: PortNum) -> Result<ibv_port_attr, Errno> {
         // SAFETY: the context is open while `self` lives.
         unsafe { ops::query_port(self.raw(), port.get()) }
+    }
+
+    /// What the device's clock shows (`ibv_query_rt_values_ex`); `EOPNOTSUPP` where there is none.
+    pub(crate) fn raw_clock(&self) -> Result<u64, Errno> {
+        // SAFETY: the context is open while `self` lives.
+        unsafe { ops::raw_clock(self.raw()) }
     }
 
     /// `ibv_query_gid`: an empty row is the zero GID.

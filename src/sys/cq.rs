@@ -1,4 +1,6 @@
-//! The owners of an `ibv_comp_channel` and of an `ibv_cq`.
+//! The owners of an `ibv_comp_channel` and of an `ibv_cq`. `extended`: those that are polled entry by entry.
+
+mod extended;
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -10,6 +12,7 @@ use super::abi::{ibv_comp_channel, ibv_cq, ibv_wc};
 use super::context::ContextHandle;
 use super::{calls, conv};
 use crate::error::Errno;
+use extended::Extended;
 
 /// By the address of a CQ.
 type ByCq<T> = hashbrown::HashMap<usize, T, foldhash::fast::FixedState>;
@@ -64,6 +67,10 @@ impl ChannelHandle {
         &self.context
     }
 
+    fn raw(&self) -> *mut ibv_comp_channel {
+        self.channel.as_ptr()
+    }
+
     /// Takes one event, if there is one (`ibv_get_cq_event`): tells `found` the key of its CQ
     /// ([`CqHandle::key`]) while that cannot be destroyed.
     pub(crate) fn next_event(&self, found: &mut dyn FnMut(usize)) -> Result<bool, Errno> {
@@ -98,12 +105,18 @@ impl ChannelHandle {
     }
 }
 
+/// `ibv_poll_cq` of a provider.
+type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
+
 /// `ibv_req_notify_cq` of a provider.
 type ReqNotify = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 
 /// A completion queue; destroyed when dropped. The queue pairs on it hold it.
 pub(crate) struct CqHandle {
     cq: NonNull<ibv_cq>,
+    /// The context's operation, at hand; not of one that is polled by its own.
+    poll: Option<PollCq>,
+    extended: Option<Extended>,
     /// The context's operation, at hand; only of one with a channel.
     req_notify: Option<ReqNotify>,
     /// Destroyed after it.
@@ -145,19 +158,39 @@ impl CqHandle {
     ) -> Result<CqHandle, Errno> {
         let cqe = c_int::try_from(cqe).map_err(|_| Errno::EINVAL)?;
         let vector = c_int::try_from(vector).map_err(|_| Errno::EINVAL)?;
-        if channel.as_ref().is_some_and(|channel| !Arc::ptr_eq(channel.context(), &context)) {
-            return Err(Errno::EINVAL);
-        }
-        let raw_channel = channel.as_ref().map_or(null_mut(), |channel| channel.channel.as_ptr());
+        CqHandle::check(&context, channel.as_ref())?;
+        let raw_channel = channel.as_ref().map_or(null_mut(), |channel| channel.raw());
         conv::preset_errno();
         // SAFETY: the context is open, and the channel, if there is one, is live and of it.
         let cq = conv::pointer(unsafe {
             calls::ibv_create_cq(context.raw(), cqe, null_mut(), raw_channel, vector)
         })?;
+        Ok(CqHandle::new(cq, None, channel, context))
+    }
+
+    /// Whether the channel is of the context.
+    fn check(
+        context: &Arc<ContextHandle>,
+        channel: Option<&Arc<ChannelHandle>>,
+    ) -> Result<(), Errno> {
+        match channel {
+            Some(channel) if !Arc::ptr_eq(channel.context(), context) => Err(Errno::EINVAL),
+            _ => Ok(()),
+        }
+    }
+
+    /// Of one that was just made on these.
+    fn new(
+        cq: NonNull<ibv_cq>,
+        extended: Option<Extended>,
+        channel: Option<Arc<ChannelHandle>>,
+        context: Arc<ContextHandle>,
+    ) -> CqHandle {
         // SAFETY: the context is open. What its provider put there on opening it stays.
-        let op = unsafe { (*context.raw()).ops.req_notify_cq };
-        let req_notify = op.filter(|_| channel.is_some());
-        Ok(CqHandle { cq, req_notify, channel, context })
+        let ops = unsafe { &(*context.raw()).ops };
+        let poll = ops.poll_cq.filter(|_| extended.is_none());
+        let req_notify = ops.req_notify_cq.filter(|_| channel.is_some());
+        CqHandle { cq, poll, extended, req_notify, channel, context }
     }
 
     /// What events on its channel name it by; its address, unique while it lives.
@@ -186,25 +219,56 @@ impl CqHandle {
         u32::try_from(unsafe { (*self.raw()).cqe }).unwrap_or(0)
     }
 
-    /// `ibv_poll_cq`: how many entries were written to the front of `wcs`.
+    /// `ibv_poll_cq`, or the calls that it was made with: how many entries were written to the front of `wcs`, and
+    /// where it was made to tell times, those to the front of `times`.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else polls it meanwhile.
     #[inline]
-    pub(crate) fn poll(&self, wcs: &mut [MaybeUninit<ibv_wc>]) -> Result<usize, Errno> {
-        let room = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
-        // SAFETY: the CQ, and with it the context that it points to, is live. The provider writes at
-        // most `room` entries.
-        let returned = unsafe {
-            match (*(*self.raw()).context).ops.poll_cq {
-                Some(poll) => poll(self.raw(), room, wcs.as_mut_ptr().cast()),
-                None => -libc::EOPNOTSUPP,
-            }
+    pub(crate) unsafe fn poll(
+        &self,
+        wcs: &mut [MaybeUninit<ibv_wc>],
+        times: &mut [u64],
+    ) -> Result<usize, Errno> {
+        let Some(poll) = self.poll else {
+            // SAFETY: by this function's own contract.
+            return unsafe { self.poll_otherwise(wcs, times) };
         };
-        // A provider says -1, the errno negated, or -2, which of mlx4 and mlx5 is CQ_POLL_ERR and no errno;
-        // and sets errno or does not.
+        let room = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
+        // SAFETY: the operation is that of the CQ's own context, and the CQ is live. The provider writes at
+        // most `room` entries.
+        let returned = unsafe { poll(self.raw(), room, wcs.as_mut_ptr().cast()) };
         match usize::try_from(returned) {
             Ok(count) => Ok(count.min(wcs.len())),
-            Err(_) if returned >= -2 => Err(Errno::EIO),
-            Err(_) => Err(Errno::from_raw(returned.saturating_neg())),
+            Err(_) => Err(poll_error(returned)),
         }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`poll`](CqHandle::poll).
+    #[inline(never)]
+    unsafe fn poll_otherwise(
+        &self,
+        wcs: &mut [MaybeUninit<ibv_wc>],
+        times: &mut [u64],
+    ) -> Result<usize, Errno> {
+        match &self.extended {
+            // SAFETY: the CQ is live; else by this function's own contract.
+            Some(extended) => unsafe { extended.poll(wcs, times) },
+            None => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    /// Whether it is of this open device.
+    pub(super) fn is_of(&self, context: &ContextHandle) -> bool {
+        std::ptr::eq(&*self.context, context)
+    }
+
+    /// Whether it is polled entry by entry.
+    pub(crate) fn is_extended(&self) -> bool {
+        self.extended.is_some()
     }
 
     /// `ibv_req_notify_cq`: one event for the next completion that comes. `EOPNOTSUPP` without a channel too.
@@ -217,6 +281,13 @@ impl CqHandle {
             returned => Err(refused(returned)),
         }
     }
+}
+
+/// What a poll means by this negative return. A provider says -1, the errno negated, or -2, which of mlx4 and mlx5
+/// is CQ_POLL_ERR and no errno; and sets errno or does not.
+#[cold]
+fn poll_error(returned: c_int) -> Errno {
+    if returned >= -2 { Errno::EIO } else { Errno::from_raw(returned.saturating_neg()) }
 }
 
 /// What a call means by this return.

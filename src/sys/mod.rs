@@ -16,7 +16,7 @@
 //! * `cm_calls` lists the functions of librdmacm, which is looked up at run time, in both backends: a
 //!   program that never connects through it starts on a machine without it.
 //! * `device`, `context`, `pd`, `cq`, `qp`, `srq` and `cm` own the C objects, so that the layers above call safe
-//!   functions; `netdev` has the two C functions about network interfaces, `socket` an option that
+//!   functions; `version` tells which rdma-core it is; `netdev` has the two C functions about network interfaces, `socket` an option that
 //!   rustix lacks.
 //!
 //! # Traps met here
@@ -57,6 +57,7 @@ mod pd;
 pub(crate) mod qp;
 pub(crate) mod socket;
 mod srq;
+mod version;
 
 pub(crate) use abi::{ibv_device_attr_ex as DeviceAttrRaw, ibv_port_attr as PortAttrRaw};
 pub(crate) use ah::AhHandle;
@@ -69,6 +70,7 @@ pub(crate) use mw::MwHandle;
 pub(crate) use pd::{MrHandle, PdHandle};
 pub(crate) use qp::QpHandle;
 pub(crate) use srq::SrqHandle;
+pub(crate) use version::rdma_core as rdma_core_version;
 
 use std::os::fd::RawFd;
 

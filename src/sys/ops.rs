@@ -2,11 +2,13 @@
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem::offset_of;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use super::abi::{
-    ibv_context, ibv_device, ibv_device_attr_ex, ibv_gid_entry, ibv_mr, ibv_pd, ibv_port_attr,
-    ibv_srq, ibv_srq_init_attr_ex, verbs_context,
+    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex, ibv_gid_entry,
+    ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_srq,
+    ibv_srq_init_attr_ex, ibv_values_ex, verbs_context,
 };
 use super::{calls, conv};
 use crate::error::Errno;
@@ -117,7 +119,7 @@ pub(crate) unsafe fn query_device_ex(
 pub(crate) unsafe fn create_srq_ex(
     context: *mut ibv_context,
     attr: &mut ibv_srq_init_attr_ex,
-) -> Result<std::ptr::NonNull<ibv_srq>, Errno> {
+) -> Result<NonNull<ibv_srq>, Errno> {
     const ATTR_TYPE: u32 = 1 << 0;
     const ATTR_PD: u32 = 1 << 1;
     const TYPE_BASIC: c_uint = 0;
@@ -135,6 +137,64 @@ pub(crate) unsafe fn create_srq_ex(
     }
 }
 
+/// `ibv_create_cq_ex`; `EOPNOTSUPP` where the library or the provider lacks it.
+///
+/// # Safety
+///
+/// `context` points to an open context, and the channel in `attr` is live and its own.
+#[doc(alias = "ibv_create_cq_ex")]
+pub(crate) unsafe fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: &mut ibv_cq_init_attr_ex,
+) -> Result<NonNull<ibv_cq_ex>, Errno> {
+    // SAFETY: the context is open by this function's own contract.
+    match unsafe { extended_op!(context, create_cq_ex) } {
+        // SAFETY: the operation is this context's own and the channel is live.
+        Some(op) => conv::pointer(unsafe { op(context, attr) }),
+        None => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// `ibv_create_qp_ex`; `EOPNOTSUPP` where the library or the provider lacks it.
+///
+/// # Safety
+///
+/// `context` points to an open context, and the handles in `attr` are live and its own.
+#[doc(alias = "ibv_create_qp_ex")]
+pub(crate) unsafe fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Result<NonNull<ibv_qp>, Errno> {
+    // SAFETY: the context is open by this function's own contract.
+    match unsafe { extended_op!(context, create_qp_ex) } {
+        // SAFETY: the operation is this context's own and the handles are live.
+        Some(op) => conv::pointer(unsafe { op(context, attr) }),
+        None => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// `ibv_query_rt_values_ex`: what the device's clock shows; `EOPNOTSUPP` where the library, the provider or the
+/// device lacks it.
+///
+/// # Safety
+///
+/// `context` points to an open context.
+#[doc(alias = "ibv_query_rt_values_ex")]
+pub(crate) unsafe fn raw_clock(context: *mut ibv_context) -> Result<u64, Errno> {
+    const RAW_CLOCK: u32 = 1 << 0;
+    // SAFETY: the context is open by this function's own contract.
+    let op = unsafe { extended_op!(context, query_rt_values) }.ok_or(Errno::EOPNOTSUPP)?;
+    let raw_clock = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut values = ibv_values_ex { comp_mask: RAW_CLOCK, raw_clock };
+    // SAFETY: the operation is this context's own; the struct is written during the call only.
+    conv::zero_or_errno(unsafe { op(context, &mut values) })?;
+    if values.comp_mask & RAW_CLOCK == 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // Ticks, and no time of day: providers put them into the nanoseconds, and nothing into the seconds.
+    Ok(values.raw_clock.tv_nsec as u64)
+}
+
 /// `ibv_reg_mr` as C's macro does it: optional access flags go to the call that knows to drop
 /// those a device lacks, and are dropped where the library is too old to have it.
 ///
@@ -147,7 +207,7 @@ pub(crate) unsafe fn reg_mr(
     addr: *mut c_void,
     length: usize,
     access: c_uint,
-) -> Result<std::ptr::NonNull<ibv_mr>, Errno> {
+) -> Result<NonNull<ibv_mr>, Errno> {
     const OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
     if access & OPTIONAL_RANGE != 0 {
         if let Some(reg_mr_iova2) = Newer::get().reg_mr_iova2 {
@@ -176,7 +236,7 @@ pub(crate) unsafe fn reg_dmabuf_mr(
     iova: u64,
     fd: c_int,
     access: c_uint,
-) -> Result<std::ptr::NonNull<ibv_mr>, Errno> {
+) -> Result<NonNull<ibv_mr>, Errno> {
     let register = Newer::get().reg_dmabuf_mr.ok_or(Errno::EOPNOTSUPP)?;
     // SAFETY: by this function's own contract.
     conv::pointer(unsafe { register(pd, offset, length, iova, fd, access as c_int) })
@@ -188,6 +248,7 @@ type QueryGidEx =
     unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> c_int;
 type GetDeviceIndex = unsafe extern "C" fn(*mut ibv_device) -> c_int;
 type RegDmabufMr = unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
+type QpToQpEx = unsafe extern "C" fn(*mut ibv_qp) -> *mut ibv_qp_ex;
 type RegMrIova2 = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
 
 /// Functions that an older libibverbs lacks, looked up once at run time: a program that was
@@ -203,6 +264,8 @@ pub(crate) struct Newer {
     pub(crate) reg_dmabuf_mr: Option<RegDmabufMr>,
     /// rdma-core 28, IBVERBS_1.8.
     pub(crate) reg_mr_iova2: Option<RegMrIova2>,
+    /// rdma-core 24, IBVERBS_1.6.
+    pub(crate) qp_to_qp_ex: Option<QpToQpEx>,
 }
 
 impl Newer {
@@ -224,8 +287,16 @@ impl Newer {
                 )),
                 reg_dmabuf_mr: transmute::<P, Option<RegDmabufMr>>(find(c"ibv_reg_dmabuf_mr")),
                 reg_mr_iova2: transmute::<P, Option<RegMrIova2>>(find(c"ibv_reg_mr_iova2")),
+                qp_to_qp_ex: transmute::<P, Option<QpToQpEx>>(find(c"ibv_qp_to_qp_ex")),
             }
         })
+    }
+}
+
+impl Newer {
+    /// The address of a function of the libibverbs in use, or NULL.
+    pub(super) fn find(name: &CStr) -> *mut c_void {
+        find(name)
     }
 }
 

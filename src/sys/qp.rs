@@ -1,4 +1,6 @@
-//! The owner of an `ibv_qp`.
+//! The owner of an `ibv_qp`. `extended`: those that are posted on call by call.
+
+mod extended;
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
@@ -6,13 +8,18 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use super::abi::{ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
-use super::abi::{ibv_recv_wr, ibv_send_wr};
+use super::abi::{ibv_qp_ex, ibv_recv_wr, ibv_send_wr};
 use super::cq::CqHandle;
 use super::pd::PdHandle;
 use super::srq::SrqHandle;
 use super::{calls, conv};
 use crate::error::Errno;
 use crate::types::{Gid, Lid};
+
+pub(crate) use extended::send_ops;
+
+/// The most scatter/gather entries of one work request that this crate posts; devices have 30 or so.
+pub(crate) const MAX_SGE: usize = 32;
 
 /// Which attributes a transition sets (`enum ibv_qp_attr_mask`).
 pub(crate) mod mask {
@@ -40,11 +47,18 @@ pub(crate) fn zeroed_attr() -> ibv_qp_attr {
     unsafe { std::mem::zeroed() }
 }
 
+type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
+type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
+
 /// A queue pair. It stays until [`destroy`](QpHandle::destroy) succeeded: dropping it without leaves it,
 /// and its parents, for ever, so that memory posted on it is not freed by a mere mistake.
 pub(crate) struct QpHandle {
     qp: NonNull<ibv_qp>,
     number: u32,
+    /// The context's operations, at hand. Sends are posted by the first, or call by call by the second.
+    post_send: Option<PostSend>,
+    extended: Option<NonNull<ibv_qp_ex>>,
+    post_recv: Option<PostRecv>,
     /// Destroyed after it, and so never where it could not be.
     parents: ManuallyDrop<Parents>,
 }
@@ -62,7 +76,8 @@ unsafe impl Sync for QpHandle {}
 
 impl QpHandle {
     /// `ibv_create_qp`, of a type (`enum ibv_qp_type`) and of these capacities, which then are those
-    /// that were granted. The caller keeps the shared receive queue until after it was destroyed; else the
+    /// that were granted; with `send_ops`, `ibv_create_qp_ex` for [these](send_ops), and sends are posted call by
+    /// call. The caller keeps the shared receive queue until after it was destroyed; else the
     /// kernel refuses to destroy that.
     pub(crate) fn create(
         pd: Arc<PdHandle>,
@@ -70,6 +85,7 @@ impl QpHandle {
         recv_cq: Arc<CqHandle>,
         srq: Option<&SrqHandle>,
         qp_type: c_uint,
+        send_ops: Option<u64>,
         cap: &mut ibv_qp_cap,
     ) -> Result<QpHandle, Errno> {
         let mut init = ibv_qp_init_attr {
@@ -81,15 +97,31 @@ impl QpHandle {
             qp_type,
             sq_sig_all: 0,
         };
-        conv::preset_errno();
-        // SAFETY: PD, CQs and SRQ are live; the library refuses CQs of another context than the PD's; the
-        // attributes are read and written during the call only.
-        let qp = conv::pointer(unsafe { calls::ibv_create_qp(pd.raw(), &mut init) })?;
+        let (qp, extended) = match send_ops {
+            None => {
+                conv::preset_errno();
+                // SAFETY: PD, CQs and SRQ are live; the library refuses CQs of another context than the PD's;
+                // the attributes are read and written during the call only.
+                (conv::pointer(unsafe { calls::ibv_create_qp(pd.raw(), &mut init) })?, None)
+            }
+            Some(_) if !send_cq.is_of(pd.context()) || !recv_cq.is_of(pd.context()) => {
+                return Err(Errno::EINVAL);
+            }
+            Some(send_ops) => {
+                // SAFETY: all are live, and of one context; of an SRQ the kernel looks.
+                let (qp, extended) = unsafe { extended::create(&pd, &mut init, send_ops) }?;
+                (qp, Some(extended))
+            }
+        };
         *cap = init.cap;
         // SAFETY: just made; its number does not change.
         let number = unsafe { (*qp.as_ptr()).qp_num };
-        let parents = Parents { _pd: pd, _send_cq: send_cq, _recv_cq: recv_cq };
-        Ok(QpHandle { qp, number, parents: ManuallyDrop::new(parents) })
+        // SAFETY: the context is open while the PD lives. What its provider put there on opening it stays.
+        let ops = unsafe { &(*pd.context().raw()).ops };
+        let post_send = ops.post_send.filter(|_| extended.is_none());
+        let post_recv = ops.post_recv;
+        let parents = ManuallyDrop::new(Parents { _pd: pd, _send_cq: send_cq, _recv_cq: recv_cq });
+        Ok(QpHandle { qp, number, post_send, extended, post_recv, parents })
     }
 
     /// C's object, for callers who know what it is; good while `self` lives.
@@ -149,23 +181,49 @@ impl QpHandle {
     ///
     /// The chain is well formed and good during the call. The memory it names stays valid, and is
     /// neither read nor written but as its owner may while the device does, until the work request is
-    /// complete or [`destroy`](QpHandle::destroy) succeeded.
+    /// complete or [`destroy`](QpHandle::destroy) succeeded. Nobody else posts sends meanwhile.
     #[inline]
     pub(crate) unsafe fn post_send(
         &self,
         chain: *mut ibv_send_wr,
         bad: &mut *mut ibv_send_wr,
     ) -> Result<(), Errno> {
-        // SAFETY: the queue pair, and with it the context that it points to, is live; the chain by
-        // this function's own contract.
-        let returned = unsafe {
-            let qp = self.qp.as_ptr();
-            match (*(*qp).context).ops.post_send {
-                Some(post) => post(qp, chain, bad),
-                None => libc::EOPNOTSUPP,
-            }
+        let Some(post) = self.post_send else {
+            // SAFETY: by this function's own contract.
+            return unsafe { self.post_send_otherwise(chain, bad) };
         };
-        conv::zero_or_errno(returned)
+        // SAFETY: the operation is that of the queue pair's own context, and the queue pair is live; the chain by
+        // this function's own contract.
+        conv::zero_or_errno(unsafe { post(self.qp.as_ptr(), chain, bad) })
+    }
+
+    /// # Safety
+    ///
+    /// As for [`post_send`](QpHandle::post_send).
+    #[inline(never)]
+    unsafe fn post_send_otherwise(
+        &self,
+        chain: *mut ibv_send_wr,
+        bad: &mut *mut ibv_send_wr,
+    ) -> Result<(), Errno> {
+        match self.extended {
+            // SAFETY: the queue pair is live; else by this function's own contract.
+            Some(extended) => unsafe { extended::post(extended.as_ptr(), chain, bad) },
+            None => {
+                *bad = chain;
+                Err(Errno::EOPNOTSUPP)
+            }
+        }
+    }
+
+    /// Whether sends are posted call by call.
+    pub(crate) fn is_extended(&self) -> bool {
+        self.extended.is_some()
+    }
+
+    /// The C call that posts sends.
+    pub(crate) fn send_verb(&self) -> &'static str {
+        if self.is_extended() { "ibv_wr_complete" } else { "ibv_post_send" }
     }
 
     /// `ibv_post_recv`, as [`post_send`](QpHandle::post_send).
@@ -179,15 +237,12 @@ impl QpHandle {
         chain: *mut ibv_recv_wr,
         bad: &mut *mut ibv_recv_wr,
     ) -> Result<(), Errno> {
-        // SAFETY: as in post_send.
-        let returned = unsafe {
-            let qp = self.qp.as_ptr();
-            match (*(*qp).context).ops.post_recv {
-                Some(post) => post(qp, chain, bad),
-                None => libc::EOPNOTSUPP,
-            }
+        let Some(post) = self.post_recv else {
+            *bad = chain;
+            return Err(Errno::EOPNOTSUPP);
         };
-        conv::zero_or_errno(returned)
+        // SAFETY: as in post_send.
+        conv::zero_or_errno(unsafe { post(self.qp.as_ptr(), chain, bad) })
     }
 
     /// `ibv_destroy_qp`: when it succeeded the device touches none of the memory posted on it any

@@ -1,6 +1,7 @@
 //! The numbers and names of RDMA, as types: no C value travels through this crate bare.
 
 mod capability;
+mod clock;
 mod codes;
 mod datagram;
 mod entry;
@@ -18,6 +19,7 @@ mod wanted;
 mod work;
 
 pub use capability::{Capabilities, Capability};
+pub use clock::DeviceTime;
 pub use codes::{
     AtomicCap, LinkLayer, LinkSpeed, LinkWidth, Mtu, NodeType, PhysState, PortState, TransportType,
     WindowType,

@@ -1,0 +1,265 @@
+//! Queue pairs that are posted on call by call (`ibv_wr_*`), instead of by a chain of structs.
+//!
+//! A chain is what the layers above make; here it is told to the provider one call after the other. So nothing above
+//! can tell one from the other, but for what a failure says, see [`post`].
+
+use std::ffi::c_uint;
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+
+use super::super::abi::{
+    ibv_data_buf, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_send_wr, ibv_sge,
+};
+use super::super::ops::{self, Newer};
+use super::super::{calls, conv};
+use super::MAX_SGE;
+use crate::error::Errno;
+use crate::sys::pd::PdHandle;
+
+/// `enum ibv_wr_opcode`.
+mod opcode {
+    pub(super) const RDMA_WRITE: u32 = 0;
+    pub(super) const RDMA_WRITE_WITH_IMM: u32 = 1;
+    pub(super) const SEND: u32 = 2;
+    pub(super) const SEND_WITH_IMM: u32 = 3;
+    pub(super) const RDMA_READ: u32 = 4;
+    pub(super) const ATOMIC_CMP_AND_SWP: u32 = 5;
+    pub(super) const ATOMIC_FETCH_AND_ADD: u32 = 6;
+    pub(super) const LOCAL_INV: u32 = 7;
+    pub(super) const BIND_MW: u32 = 8;
+    pub(super) const SEND_WITH_INV: u32 = 9;
+}
+
+const UD: c_uint = 4;
+const INLINE: c_uint = 1 << 3;
+
+/// What work requests are to be posted (`enum ibv_qp_create_send_ops_flags`): bit n for the opcode n.
+pub(crate) mod send_ops {
+    pub(crate) const SENDS: u64 = 1 << 2 | 1 << 3;
+    pub(crate) const WRITES: u64 = 1 << 0 | 1 << 1;
+    pub(crate) const READ: u64 = 1 << 4;
+    pub(crate) const ATOMICS: u64 = 1 << 5 | 1 << 6;
+    /// Sends that invalidate a key, and local invalidates.
+    pub(crate) const INVALIDATE: u64 = 1 << 7 | 1 << 9;
+    pub(crate) const BIND: u64 = 1 << 8;
+}
+
+/// `ibv_create_qp_ex` for the work requests of these bits. `EOPNOTSUPP` where the library or the provider lacks the
+/// calls, or one of the work requests.
+///
+/// # Safety
+///
+/// CQs and SRQ of `init` are live, and of the PD's context.
+pub(super) unsafe fn create(
+    pd: &PdHandle,
+    init: &mut ibv_qp_init_attr,
+    send_ops_flags: u64,
+) -> Result<(NonNull<ibv_qp>, NonNull<ibv_qp_ex>), Errno> {
+    const PD: u32 = 1 << 0;
+    const SEND_OPS_FLAGS: u32 = 1 << 6;
+    let to_extended = Newer::get().qp_to_qp_ex.ok_or(Errno::EOPNOTSUPP)?;
+    let mut attr = ibv_qp_init_attr_ex {
+        qp_context: null_mut(),
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        cap: init.cap,
+        qp_type: init.qp_type,
+        sq_sig_all: init.sq_sig_all,
+        comp_mask: PD | SEND_OPS_FLAGS,
+        pd: pd.raw(),
+        xrcd: null_mut(),
+        create_flags: 0,
+        max_tso_header: 0,
+        rwq_ind_tbl: null_mut(),
+        rx_hash_conf: [0; 3],
+        source_qpn: 0,
+        send_ops_flags,
+    };
+    conv::preset_errno();
+    // SAFETY: the PD is live, and so its context; CQs and SRQ by this function's own contract.
+    let qp = unsafe { ops::create_qp_ex(pd.context().raw(), &mut attr) }?;
+    init.cap = attr.cap;
+    // SAFETY: just made.
+    match NonNull::new(unsafe { to_extended(qp.as_ptr()) }) {
+        Some(extended) => Ok((qp, extended)),
+        None => {
+            // SAFETY: just made, and nothing was posted on it.
+            let _ = unsafe { calls::ibv_destroy_qp(qp.as_ptr()) };
+            Err(Errno::EOPNOTSUPP)
+        }
+    }
+}
+
+/// A field of the queue pair as it is now.
+macro_rules! field {
+    ($qp:expr, $field:ident) => {
+        (&raw const (*$qp).$field).read()
+    };
+}
+
+/// Whether the queue pair takes all work requests of a chain: the first that it does not take.
+///
+/// # Safety
+///
+/// As for [`post`].
+unsafe fn unknown(qp: *mut ibv_qp_ex, chain: *mut ibv_send_wr) -> Option<*mut ibv_send_wr> {
+    let mut wr = chain;
+    while !wr.is_null() {
+        // SAFETY: the queue pair is live, and the chain well formed, by this function's own contract.
+        let (known, next) = unsafe {
+            let known = match (*wr).opcode {
+                opcode::RDMA_WRITE => field!(qp, wr_rdma_write).is_some(),
+                opcode::RDMA_WRITE_WITH_IMM => field!(qp, wr_rdma_write_imm).is_some(),
+                opcode::SEND => field!(qp, wr_send).is_some(),
+                opcode::SEND_WITH_IMM => field!(qp, wr_send_imm).is_some(),
+                opcode::RDMA_READ => field!(qp, wr_rdma_read).is_some(),
+                opcode::ATOMIC_CMP_AND_SWP => field!(qp, wr_atomic_cmp_swp).is_some(),
+                opcode::ATOMIC_FETCH_AND_ADD => field!(qp, wr_atomic_fetch_add).is_some(),
+                opcode::LOCAL_INV => field!(qp, wr_local_inv).is_some(),
+                opcode::BIND_MW => field!(qp, wr_bind_mw).is_some(),
+                opcode::SEND_WITH_INV => field!(qp, wr_send_inv).is_some(),
+                _ => false,
+            };
+            (known, (*wr).next)
+        };
+        if !known {
+            return Some(wr);
+        }
+        wr = next;
+    }
+    None
+}
+
+/// Posts a chain of work requests: `ibv_wr_start`, one call or more for each, `ibv_wr_complete`.
+///
+/// If it fails with `bad` as it was, the last of these calls failed: then nothing was taken, by the man page; but rxe
+/// tells in the same way that it could not ring, when all is in its queue. If a work request is one that the queue
+/// pair was not made for, `bad` is the first of the chain, and nothing was begun.
+///
+/// # Safety
+///
+/// `qp` is live, and nobody else posts sends on it meanwhile. The chain and its memory are as
+/// [`QpHandle::post_send`](super::QpHandle::post_send) wants them.
+pub(super) unsafe fn post(
+    qp: *mut ibv_qp_ex,
+    chain: *mut ibv_send_wr,
+    bad: &mut *mut ibv_send_wr,
+) -> Result<(), Errno> {
+    // SAFETY: the queue pair is live.
+    let (start, complete) = unsafe { (field!(qp, wr_start), field!(qp, wr_complete)) };
+    // SAFETY: by this function's own contract.
+    let unknown = unsafe { unknown(qp, chain) };
+    let (Some(start), Some(complete), None) = (start, complete, unknown) else {
+        *bad = chain;
+        return Err(Errno::EOPNOTSUPP);
+    };
+    // SAFETY: the operations are the queue pair's own.
+    unsafe { start(qp) };
+    let mut wr = chain;
+    while !wr.is_null() {
+        // SAFETY: between start and completion; the chain is well formed.
+        unsafe { tell(qp, wr) };
+        // SAFETY: as above.
+        wr = unsafe { (*wr).next };
+    }
+    // SAFETY: after the start.
+    conv::zero_or_errno(unsafe { complete(qp) })
+}
+
+/// Calls an operation of the queue pair; one that is absent is passed over.
+macro_rules! call {
+    ($qp:expr, $field:ident $(, $arg:expr)*) => {
+        if let Some(op) = field!($qp, $field) {
+            op($qp $(, $arg)*)
+        }
+    };
+}
+
+/// Tells the provider one work request.
+///
+/// # Safety
+///
+/// As for [`post`], after `wr_start`; the queue pair has an operation for it.
+#[inline]
+unsafe fn tell(qp: *mut ibv_qp_ex, wr: *const ibv_send_wr) {
+    // SAFETY: a work request has these fields whatever its opcode; the two of the queue pair are for whoever posts.
+    let flags = unsafe {
+        (&raw mut (*qp).wr_id).write((*wr).wr_id);
+        let flags = (*wr).send_flags;
+        // That data is inline the setter says too; rxe's kernel goes by the flag.
+        (&raw mut (*qp).wr_flags).write(flags);
+        flags
+    };
+    // SAFETY: the operations are the queue pair's own. Of the unions, the part that the opcode is about was
+    // written, and no other is read.
+    unsafe {
+        match (*wr).opcode {
+            opcode::SEND => call!(qp, wr_send),
+            opcode::SEND_WITH_IMM => call!(qp, wr_send_imm, (*wr).imm_data),
+            opcode::SEND_WITH_INV => call!(qp, wr_send_inv, (*wr).imm_data),
+            opcode::LOCAL_INV => return call!(qp, wr_local_inv, (*wr).imm_data),
+            opcode::BIND_MW => {
+                let bind = &raw const (*wr).bind_mw;
+                let info = &raw const (*bind).bind_info;
+                return call!(qp, wr_bind_mw, (*bind).mw, (*bind).rkey, info);
+            }
+            opcode::ATOMIC_CMP_AND_SWP => {
+                let to = (*wr).wr.atomic;
+                let (compare, swap) = (to.compare_add, to.swap);
+                call!(qp, wr_atomic_cmp_swp, to.rkey, to.remote_addr, compare, swap);
+            }
+            opcode::ATOMIC_FETCH_AND_ADD => {
+                let to = (*wr).wr.atomic;
+                call!(qp, wr_atomic_fetch_add, to.rkey, to.remote_addr, to.compare_add);
+            }
+            other => {
+                let to = (*wr).wr.rdma;
+                match other {
+                    opcode::RDMA_WRITE => call!(qp, wr_rdma_write, to.rkey, to.remote_addr),
+                    opcode::RDMA_READ => call!(qp, wr_rdma_read, to.rkey, to.remote_addr),
+                    _ => call!(qp, wr_rdma_write_imm, to.rkey, to.remote_addr, (*wr).imm_data),
+                }
+            }
+        }
+        if (&raw const (*qp).qp.qp_type).read() == UD {
+            let to = (*wr).wr.ud;
+            call!(qp, wr_set_ud_addr, to.ah.cast(), to.remote_qpn, to.remote_qkey);
+        }
+    }
+    // SAFETY: the list has so many entries, by the caller's contract.
+    let list: &[ibv_sge] = match usize::try_from(unsafe { (*wr).num_sge }) {
+        Ok(0) | Err(_) => &[],
+        // SAFETY: as above.
+        Ok(count) => unsafe { std::slice::from_raw_parts((*wr).sg_list, count) },
+    };
+    // SAFETY: the operations are the queue pair's own, called once after one of those above. Inline data is there
+    // until the post returns, by the caller's contract.
+    unsafe {
+        match list {
+            [only] if flags & INLINE == 0 => {
+                call!(qp, wr_set_sge, only.lkey, only.addr, only.length);
+            }
+            list if flags & INLINE == 0 => call!(qp, wr_set_sge_list, list.len(), list.as_ptr()),
+            [only] => {
+                let piece = data_buf(only);
+                call!(qp, wr_set_inline_data, piece.addr, piece.length);
+            }
+            list => {
+                let mut pieces = [const { MaybeUninit::uninit() }; MAX_SGE];
+                let mut count = 0;
+                for (piece, entry) in pieces.iter_mut().zip(list) {
+                    piece.write(data_buf(entry));
+                    count += 1;
+                }
+                call!(qp, wr_set_inline_data_list, count, pieces.as_ptr().cast());
+            }
+        }
+    }
+}
+
+/// Inline data is told by its address, not by a key.
+fn data_buf(entry: &ibv_sge) -> ibv_data_buf {
+    let addr = std::ptr::with_exposed_provenance_mut(entry.addr as usize);
+    ibv_data_buf { addr, length: entry.length as usize }
+}
