@@ -13,8 +13,11 @@ impl CompletionQueue {
             self.polled.catch_up(&self.shared);
         }
         if self.failed.is_none() {
-            // SAFETY: it is borrowed exclusively, and the device's queue is nobody else's to poll.
-            match unsafe { self.device.poll(&mut self.entries, &mut self.open.times) } {
+            let polled = match self.device.poll(&mut self.entries) {
+                Some(polled) => polled,
+                None => self.poll_extended(),
+            };
+            match polled {
                 Ok(count) => {
                     (self.open.next, self.count) = (0, count);
                     if count < self.entries.len() {
@@ -34,6 +37,12 @@ impl CompletionQueue {
             }
         }
         self.fill_failed()
+    }
+
+    #[inline(never)]
+    fn poll_extended(&mut self) -> Result<usize, Errno> {
+        // SAFETY: it is borrowed exclusively, and the device's queue is nobody else's to poll.
+        unsafe { self.device.poll_extended(&mut self.entries, &mut self.open.times) }
     }
 
     #[cold]

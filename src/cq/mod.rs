@@ -155,7 +155,7 @@ impl CompletionQueue {
     /// nothing can be learnt from the device any more. What is in flight comes back by a poll after its queue
     /// pair was dropped.
     #[doc(alias = "ibv_poll_cq")]
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Result<Drain<'_>> {
         if *self.open.what.get_mut() != poll::CLOSED {
             self.finish_forgotten();

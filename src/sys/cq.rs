@@ -219,37 +219,28 @@ impl CqHandle {
         u32::try_from(unsafe { (*self.raw()).cqe }).unwrap_or(0)
     }
 
-    /// `ibv_poll_cq`, or the calls that it was made with: how many entries were written to the front of `wcs`, and
-    /// where it was made to tell times, those to the front of `times`.
-    ///
-    /// # Safety
-    ///
-    /// Nobody else polls it meanwhile.
-    #[inline]
-    pub(crate) unsafe fn poll(
-        &self,
-        wcs: &mut [MaybeUninit<ibv_wc>],
-        times: &mut [u64],
-    ) -> Result<usize, Errno> {
-        let Some(poll) = self.poll else {
-            // SAFETY: by this function's own contract.
-            return unsafe { self.poll_otherwise(wcs, times) };
-        };
+    /// `ibv_poll_cq`: how many entries were written to the front of `wcs`. `None` of one that is polled by
+    /// [`poll_extended`](CqHandle::poll_extended).
+    #[inline(always)]
+    pub(crate) fn poll(&self, wcs: &mut [MaybeUninit<ibv_wc>]) -> Option<Result<usize, Errno>> {
+        let poll = self.poll?;
         let room = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
         // SAFETY: the operation is that of the CQ's own context, and the CQ is live. The provider writes at
         // most `room` entries.
         let returned = unsafe { poll(self.raw(), room, wcs.as_mut_ptr().cast()) };
-        match usize::try_from(returned) {
+        Some(match usize::try_from(returned) {
             Ok(count) => Ok(count.min(wcs.len())),
             Err(_) => Err(poll_error(returned)),
-        }
+        })
     }
 
+    /// The same by the calls that it was made with; where it was made to tell times, those of the entries are written
+    /// to the front of `times`.
+    ///
     /// # Safety
     ///
-    /// As for [`poll`](CqHandle::poll).
-    #[inline(never)]
-    unsafe fn poll_otherwise(
+    /// Nobody else polls it meanwhile.
+    pub(crate) unsafe fn poll_extended(
         &self,
         wcs: &mut [MaybeUninit<ibv_wc>],
         times: &mut [u64],
