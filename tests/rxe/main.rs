@@ -70,6 +70,7 @@ mod context;
 mod counters;
 mod devinfo;
 mod directory;
+mod extended;
 mod foreign;
 mod limits;
 mod mcast;

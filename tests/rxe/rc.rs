@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rdma_verbs::wr::{CompareSwap, FetchAdd, Inline, Read, Receive, Send, Write};
 use rdma_verbs::{
-    Buffer, Completion, CompletionQueue, ConnectOptions, Context, Exposed, GidEntry, Init,
+    Buffer, Calls, Completion, CompletionQueue, ConnectOptions, Context, Exposed, GidEntry, Init,
     InitOptions, Memory, Pool, ProtectionDomain, QueuePair, RemoteAccess, Rts, WcOpcode, WcStatus,
 };
 
@@ -47,8 +47,20 @@ impl Ground {
 
     /// In INIT, of this depth on either queue; its peer may do everything.
     pub(crate) fn queue_pair(&self, cq: &CompletionQueue, depth: u32) -> QueuePair<Init> {
+        self.queue_pair_by(cq, depth, Calls::Classic, 4)
+    }
+
+    /// The same, posted on by these calls, with so many entries of a send.
+    pub(crate) fn queue_pair_by(
+        &self,
+        cq: &CompletionQueue,
+        depth: u32,
+        calls: Calls,
+        entries: u32,
+    ) -> QueuePair<Init> {
         let builder = QueuePair::rc(&self.pd, cq, cq).send_depth(depth).recv_depth(depth);
-        let made = builder.max_send_sge(4).max_recv_sge(4).max_inline(64).build();
+        let builder = builder.max_send_sge(entries).max_recv_sge(4).max_inline(64);
+        let made = builder.calls(calls).build();
         let init = InitOptions::new(self.row.port()).access(everything());
         made.expect("a queue pair").init(&init).expect("to INIT")
     }
@@ -78,11 +90,17 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(rig: &Rig) -> Pair {
+        Pair::by(rig, Calls::Classic, Calls::Classic, 4)
+    }
+
+    /// Polled and posted on by these calls, with so many entries of a send.
+    pub(crate) fn by(rig: &Rig, polled: Calls, posted: Calls, entries: u32) -> Pair {
         let ground = Ground::new(rig);
-        let cq = ground.cq(256);
+        let cq = CompletionQueue::builder(&ground.context, 256).calls(polled).build();
+        let cq = cq.expect("a CQ");
         let pool = Pool::new(&ground.pd, 4096, 64).expect("a pool");
-        let (a, b) = (ground.queue_pair(&cq, 16), ground.queue_pair(&cq, 16));
-        let (a, b) = join(a, b, &ground.options());
+        let queue_pair = || ground.queue_pair_by(&cq, 16, posted, entries);
+        let (a, b) = join(queue_pair(), queue_pair(), &ground.options());
         Pair { a, b, cq, pool, pd: ground.pd }
     }
 
@@ -150,7 +168,12 @@ pub(crate) fn bytes(memory: &Memory) -> &[u8] {
 #[test]
 fn messages_with_all_there_is() {
     let rig = Rig::new();
-    let mut pair = Pair::new(&rig);
+    messages(Pair::new(&rig));
+}
+
+/// Sends of one entry and of several, as far as the queue pairs have them, inline and of no bytes.
+pub(crate) fn messages(mut pair: Pair) {
+    let several = pair.a.limits().max_send_sge > 1;
     for wr_id in 10..13 {
         let receive = Receive::new(pair.pool.take().expect("a buffer")).wr_id(wr_id);
         pair.b.recv_queue().post(receive).expect("room");
@@ -163,7 +186,12 @@ fn messages_with_all_there_is() {
     let sends = pair.a.send_queue();
     sends.post(Send::new(hello).wr_id(1)).expect("room");
     sends.post(Send::new(Inline(b"inline")).wr_id(2).imm(0xdead_beef)).expect("room");
-    sends.post(Send::new((part, shared.clone())).wr_id(3).solicited()).expect("room");
+    if several {
+        sends.post(Send::new((part, shared.clone())).wr_id(3).solicited()).expect("room");
+    } else {
+        drop(part);
+        sends.post(Send::new(shared.clone()).wr_id(3).solicited()).expect("room");
+    }
     sends.post(Send::new(()).wr_id(4).signaled()).expect("room");
     let seen = completions(&mut pair.cq, 8);
     assert!(seen.iter().all(|seen| seen.status == WcStatus::SUCCESS), "{seen:?}");
@@ -181,7 +209,8 @@ fn messages_with_all_there_is() {
     assert_eq!(silent, expected);
     assert_eq!(bytes(&seen[4].memory[0]), b"hello");
     assert_eq!((bytes(&seen[5].memory[0]), seen[5].imm), (&b"inline"[..], Some(0xdead_beef)));
-    assert_eq!(bytes(&seen[6].memory[0]), b"2340123456789");
+    let third: &[u8] = if several { b"2340123456789" } else { b"0123456789" };
+    assert_eq!(bytes(&seen[6].memory[0]), third);
     assert_eq!(seen[7].memory.len(), 2);
     assert!(seen[7].memory.iter().all(|memory| bytes(memory).is_empty()));
     drop(seen);
@@ -194,7 +223,10 @@ fn messages_with_all_there_is() {
 #[test]
 fn memory_of_the_peer() {
     let rig = Rig::new();
-    let mut pair = Pair::new(&rig);
+    reads_writes_and_atomics(Pair::new(&rig));
+}
+
+pub(crate) fn reads_writes_and_atomics(mut pair: Pair) {
     let exposed = Exposed::new(&pair.pd, 4096, everything()).expect("memory");
     let remote = exposed.remote();
     let text = pair.filled(b"written");

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use rdma_verbs::transport::Ud;
 use rdma_verbs::wr::{Datagram, Inline, Receive};
 use rdma_verbs::{
-    AddressHandle, AddressVector, Buffer, Completion, CompletionQueue, Context, DatagramSource,
-    Errno, Error, Gid, GidEntry, Grh, Init, InitOptions, Mtu, Pool, PortNum, ProtectionDomain,
-    QKey, Qpn, QueuePair, Refusal, Rts, WcStatus,
+    AddressHandle, AddressVector, Buffer, Calls, Completion, CompletionQueue, Context,
+    DatagramSource, Errno, Error, Gid, GidEntry, Grh, Init, InitOptions, Mtu, Pool, PortNum,
+    ProtectionDomain, QKey, Qpn, QueuePair, Refusal, Rts, WcStatus,
 };
 
 use super::rig::{Rig, ip, wait_until};
@@ -35,6 +35,7 @@ pub(crate) struct Ground {
     pub(crate) pd: ProtectionDomain,
     pub(crate) row: GidEntry,
     pub(crate) context: Context,
+    pub(crate) posted: Calls,
 }
 
 impl Ground {
@@ -50,11 +51,19 @@ impl Ground {
         let pd = ProtectionDomain::new(&context).expect("a PD");
         let cq = CompletionQueue::new(&context, 512).expect("a CQ");
         let pool = Pool::new(&pd, 2048, 64).expect("a pool");
-        Ground { cq, pool, pd, row, context }
+        Ground { cq, pool, pd, row, context, posted: Calls::Classic }
+    }
+
+    /// Polled and posted on by these calls; sends have one entry then.
+    pub(crate) fn by(self, polled: Calls, posted: Calls) -> Ground {
+        let cq = CompletionQueue::builder(&self.context, 512).calls(polled).build();
+        Ground { cq: cq.expect("a CQ"), posted, ..self }
     }
 
     pub(crate) fn in_init(&self, qkey: QKey) -> QueuePair<Init, Ud> {
-        let made = QueuePair::ud(&self.pd, &self.cq, &self.cq).max_inline(64).max_send_sge(3);
+        let entries = if self.posted == Calls::Classic { 3 } else { 1 };
+        let made = QueuePair::ud(&self.pd, &self.cq, &self.cq).max_inline(64);
+        let made = made.max_send_sge(entries).calls(self.posted);
         let made = made.send_depth(16).recv_depth(16).build().expect("a queue pair");
         made.init(&InitOptions::new(self.row.port()).qkey(qkey)).expect("to INIT")
     }
@@ -143,10 +152,14 @@ fn ipv6(rig: &Rig) -> IpAddr {
 #[test]
 fn messages_over_ipv4_and_ipv6() {
     let rig = Rig::new();
-    let mut ground = Ground::new(&rig);
-    ip(&["addr", "add", &format!("{}/128", ipv6(&rig)), "dev", &rig.netdev, "nodad"]);
-    let six = row_of(&ground.context, ipv6(&rig));
+    messages(&rig, Ground::new(&rig));
+}
+
+pub(crate) fn messages(rig: &Rig, mut ground: Ground) {
+    ip(&["addr", "add", &format!("{}/128", ipv6(rig)), "dev", &rig.netdev, "nodad"]);
+    let six = row_of(&ground.context, ipv6(rig));
     let (mut a, b) = (ground.queue_pair(0), ground.queue_pair(12));
+    let several = a.limits().max_send_sge > 1;
     assert_eq!((a.mtu(), b.source()), (Some(Mtu::B1024), None));
     for (row, flow) in [(ground.row, 0), (six, 0xabcde)] {
         let address = AddressVector::new(&row, row.gid()).traffic_class(0x28).flow_label(flow);
@@ -160,8 +173,13 @@ fn messages_over_ipv4_and_ipv6() {
         sends.post(inline).expect("room");
         sends.post(Datagram::new((), &to, b.qpn(), QKEY).solicited()).expect("room");
         sends.post(Datagram::new(ground.filled(&long), &to, b.qpn(), QKEY)).expect("room");
-        let parts = (ground.filled(b"one"), ground.filled(b"two").freeze());
-        sends.post(Datagram::new(parts, &to, b.qpn(), QKEY).signaled()).expect("room");
+        if several {
+            let parts = (ground.filled(b"one"), ground.filled(b"two").freeze());
+            sends.post(Datagram::new(parts, &to, b.qpn(), QKEY).signaled()).expect("room");
+        } else {
+            let part = ground.filled(b"onetwo").freeze();
+            sends.post(Datagram::new(part, &to, b.qpn(), QKEY).signaled()).expect("room");
+        }
         let came = received(&mut ground.cq, 5, 5);
         for came in &came {
             assert_eq!((came.source.qpn, came.source.pkey_index), (a.qpn(), 0));

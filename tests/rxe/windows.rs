@@ -46,7 +46,10 @@ fn written(pair: &mut Pair, to: RemoteSlice, text: &[u8]) -> WcStatus {
 #[test]
 fn a_window_of_type_2() {
     let rig = Rig::new();
-    let mut pair = Pair::new(&rig);
+    bound_invalidated_and_bound_again(Pair::new(&rig));
+}
+
+pub(crate) fn bound_invalidated_and_bound_again(mut pair: Pair) {
     let memory = exposed(&pair);
     let window = pair.b.memory_window().expect("rxe has them");
     let part = memory.range(64, 64).expect("inside");
