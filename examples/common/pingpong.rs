@@ -2,7 +2,6 @@
 //! and tell how long it took. What is different is in the program's own `end`.
 
 use std::net::TcpListener;
-use std::time::Duration;
 
 use rdma_verbs::{DeviceList, Endpoint, Gid, GidDirectory, Init, Rts};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -10,7 +9,8 @@ use serde::Serialize;
 
 use super::end::End;
 use super::local::Local;
-use super::play::play;
+use super::play::{Played, play};
+use super::stamps::Apart;
 use super::tcp::Deadline;
 use super::{Options, common, exchange};
 
@@ -28,6 +28,8 @@ struct Figures {
     seconds: f64,
     usec_per_iter: f64,
     mbit_per_sec: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    apart: Option<Apart>,
 }
 
 /// Runs one end, or both, and gives the last lines to print.
@@ -47,11 +49,12 @@ pub(crate) fn run(options: &Options) -> Result<String, String> {
         let json = serde_json::to_string_pretty(&figures).map_err(|error| error.to_string())?;
         return Ok(json + "\n");
     }
-    let Figures { size, iters, seconds, usec_per_iter, mbit_per_sec, .. } = figures;
+    let Figures { size, iters, seconds, usec_per_iter, mbit_per_sec, apart, .. } = figures;
+    let apart = apart.map(|apart| apart.line()).unwrap_or_default();
     let bytes = u128::from(size) * u128::from(iters) * 2;
     Ok(format!(
         "{bytes} bytes in {seconds:.2} seconds = {mbit_per_sec:.2} Mbit/sec\n\
-         {iters} iters in {seconds:.2} seconds = {usec_per_iter:.2} usec/iter\n"
+         {iters} iters in {seconds:.2} seconds = {usec_per_iter:.2} usec/iter\n{apart}"
     ))
 }
 
@@ -112,9 +115,9 @@ fn server(options: &Options, door: &Door, deadline: Deadline) -> Result<Figures,
     let mut end = connect(end, &local, &theirs)?;
     peer.tell(&ours).map_err(text)?;
     peer.hear_done().map_err(text)?;
-    let time = play(options, &mut end, false, deadline)?;
+    let played = play(options, &mut end, false, deadline)?;
     peer.part();
-    Ok(figures(options, local, time))
+    Ok(figures(options, local, played))
 }
 
 fn client(options: &Options, host: &str, port: u16, deadline: Deadline) -> Result<Figures, String> {
@@ -133,9 +136,9 @@ fn client(options: &Options, host: &str, port: u16, deadline: Deadline) -> Resul
     let mut end = connect(end, &local, &theirs)?;
     // Not before: a server that hears it counts on this end.
     peer.done().map_err(text)?;
-    let time = play(options, &mut end, true, deadline)?;
+    let played = play(options, &mut end, true, deadline)?;
     peer.part();
-    Ok(figures(options, local, time))
+    Ok(figures(options, local, played))
 }
 
 fn connect(end: End<Init>, local: &Local, theirs: &Endpoint) -> Result<End<Rts>, String> {
@@ -181,7 +184,7 @@ fn tell_ours(options: &Options, local: &Local, ours: &Endpoint) -> Result<(), St
         .map_or(Ok(()), |row| say(options, format!("  local GID:      {} {row}\n", local.device)))
 }
 
-fn figures(options: &Options, local: Local, time: Duration) -> Figures {
+fn figures(options: &Options, local: Local, Played { time, apart }: Played) -> Figures {
     let Options { size, iters, .. } = *options;
     let usec = time.as_secs_f64() * 1e6;
     let bits = size as f64 * f64::from(iters) * 2.0 * 8.0;
@@ -194,6 +197,7 @@ fn figures(options: &Options, local: Local, time: Duration) -> Figures {
         seconds: time.as_secs_f64(),
         usec_per_iter: usec / f64::from(iters),
         mbit_per_sec: bits / usec,
+        apart,
     }
 }
 

@@ -7,6 +7,7 @@ use rdma_verbs::{Buffer, Completion, Notify, Result, Rts};
 use super::Options;
 use super::end::{End, HEADER, Sends, Target};
 use super::receives::expected;
+use super::stamps::{Apart, Stamps};
 use super::tcp::Deadline;
 
 /// The message, from when it came until it is sent.
@@ -17,13 +18,19 @@ struct Ball {
     inline: usize,
 }
 
-/// Plays to the end, and tells how long it took. One end begins, and the other sends back what comes.
+/// How long it took, and what lay between the messages that came by the device's clock, if it tells that.
+pub(crate) struct Played {
+    pub(crate) time: Duration,
+    pub(crate) apart: Option<Apart>,
+}
+
+/// Plays to the end. One end begins, and the other sends back what comes.
 pub(crate) fn play(
     options: &Options,
     end: &mut End<Rts>,
     begins: bool,
     deadline: Deadline,
-) -> Result<Duration, String> {
+) -> Result<Played, String> {
     let inline = end.queue_pair.limits().max_inline as usize;
     let mut ball = Ball { buffer: None, sent: true, inline };
     if begins {
@@ -31,6 +38,7 @@ pub(crate) fn play(
         ball.send(end.queue_pair.send_queue(), &end.target).map_err(text)?;
     }
     let (mut received, mut sent, mut idle) = (0, 0, 0_u32);
+    let (context, mut stamps) = (end.cq.context().clone(), Stamps::default());
     let begun = Instant::now();
     while received < options.iters || sent < options.iters {
         let mut drain = if options.events {
@@ -45,6 +53,7 @@ pub(crate) fn play(
             completion.result().map_err(text)?;
             if completion.opcode().is_receive() {
                 received += 1;
+                stamps.came(context.limits(), completion.timestamp());
                 ball.buffer = Some(message(options, completion)?);
                 end.receives.one_came(receives).map_err(text)?;
             } else {
@@ -65,7 +74,7 @@ pub(crate) fn play(
             ));
         }
     }
-    Ok(begun.elapsed())
+    Ok(Played { time: begun.elapsed(), apart: stamps.apart(context.limits()) })
 }
 
 impl Ball {

@@ -2,7 +2,7 @@
 
 use rdma_verbs::wr::{Inline, Send};
 use rdma_verbs::{
-    Buffer, CompletionChannel, CompletionQueue, ConnectOptions, Endpoint, Init, InitOptions,
+    Buffer, Calls, CompletionChannel, CompletionQueue, ConnectOptions, Endpoint, Init, InitOptions,
     ProtectionDomain, QueuePair, Result, Rts, SendQueue,
 };
 
@@ -39,11 +39,14 @@ impl End<Init> {
         };
         let depth = receives.depth;
         let mut builder = CompletionQueue::builder(&context, depth + 1).batch(2);
+        builder = builder.timestamps(options.ts);
         if let Some(channel) = &channel {
             builder = builder.channel(channel);
         }
         let cq = builder.build()?;
-        let queue_pair = QueuePair::rc(&pd, &cq, &cq).send_depth(1).recv_depth(depth).build()?;
+        let queue_pair = QueuePair::rc(&pd, &cq, &cq).send_depth(1).recv_depth(depth);
+        let calls = if options.new_send { Calls::Extended } else { Calls::Classic };
+        let queue_pair = queue_pair.calls(calls).build()?;
         let mut queue_pair = queue_pair.init(&InitOptions::new(options.ib_port))?;
         receives.refill(queue_pair.recv_queue())?;
         let connect = match &local.row {

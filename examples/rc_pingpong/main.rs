@@ -22,6 +22,8 @@ mod pingpong;
 mod play;
 #[path = "../common/receives.rs"]
 mod receives;
+#[path = "../common/stamps.rs"]
+mod stamps;
 #[path = "../common/tcp.rs"]
 mod tcp;
 

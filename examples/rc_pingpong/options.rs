@@ -52,6 +52,12 @@ pub(crate) struct Options {
     /// Look at every byte that is received
     #[arg(short, long)]
     pub(crate) chk: bool,
+    /// Tell what lies between the messages that come, by the device's clock
+    #[arg(short, long)]
+    pub(crate) ts: bool,
+    /// Post sends by the extended calls (ibv_wr_*)
+    #[arg(short = 'N', long)]
+    pub(crate) new_send: bool,
     /// One JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,

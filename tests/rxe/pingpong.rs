@@ -17,7 +17,7 @@ use super::rig::{Rig, ip, wait_until};
 
 /// Sizes and how often: the largest takes some milliseconds there.
 const SIZES: [(&str, &str); 3] = [("1", "100"), ("1024", "100"), ("65536", "20")];
-const WAYS: [&[&str]; 3] = [&[], &["-e"], &["-c"]];
+const WAYS: [&[&str]; 4] = [&[], &["-e"], &["-c"], &["-N", "-c"]];
 
 fn options(arguments: &[&str]) -> Options {
     let all = [&["rc_pingpong", "--json"], arguments].concat();
@@ -352,6 +352,7 @@ fn bad_input() {
         (&["-l", "16"], "--sl 16: it can be 0 to 15"),
         (&["-s", "1", "-r", "4000000000"], "it can be 1 to 32767"),
         (&["--cpu", "4000"], "--cpu 4000"),
+        (&["--ts"], "has no completion timestamps"),
     ] {
         let error = both(arguments);
         assert!(error.contains(what), "{arguments:?}: {error}");
