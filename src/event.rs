@@ -168,7 +168,7 @@ impl ObjectEvents {
     }
 
     /// Calls this from now on, once set, when something happened to the object or the device failed, on
-    /// whichever thread took that in.
+    /// whichever thread took that in, which holds no lock then.
     pub(crate) fn wake_by(&self, wake: impl Fn() + Send + Sync + 'static) {
         let _ = self.wake.set(Box::new(wake));
     }
@@ -221,6 +221,8 @@ struct State {
     /// By the address of the C object.
     objects: HashMap<u64, Arc<ObjectEvents>>,
     subscribers: Vec<Weak<Subscriber>>,
+    /// Those whose waiters are to be woken once this is unlocked.
+    to_wake: Vec<Arc<ObjectEvents>>,
 }
 
 /// The most events taken in at once. A source that never runs dry must not hold a lookup for ever.
@@ -275,7 +277,9 @@ impl<S: EventSource> Events<S> {
                 Err(errno) => break Err(errno),
             }
         };
+        let to_wake = std::mem::take(&mut state.to_wake);
         drop(state);
+        to_wake.iter().for_each(|object| object.wake());
         self.check()?;
         outcome.map_err(|errno| Error::Verb {
             verb: "ibv_get_async_event",
@@ -303,13 +307,13 @@ impl<S: EventSource> Events<S> {
                 let object = state.objects.get(&u64::from_ne_bytes(raw.element));
                 if let Some(object) = object {
                     object.happened.fetch_or(1 << raw.kind, Ordering::AcqRel);
-                    object.wake();
+                    state.to_wake.push(Arc::clone(object));
                 }
                 EventSubject::Object(object.map(|object| object.id))
             }
             8 => {
                 self.fatal.store(true, Ordering::Release);
-                state.objects.values().for_each(|object| object.wake());
+                state.to_wake.extend(state.objects.values().cloned());
                 EventSubject::Device
             }
             9..=13 | 17 | 18 => {

@@ -3,18 +3,18 @@
 
 mod interposed;
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
+use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::time::Duration;
 
 use rdma_verbs::aio::{Completions, Events};
 use rdma_verbs::wr::{Receive, Send, Write};
 use rdma_verbs::{
-    CompletionChannel, CompletionQueue, CompletionQueueHandle, Error, EventType, Notify, QueuePair,
-    RKey, RemoteSlice, Result, Rts, WcStatus, aio,
+    CompletionChannel, CompletionQueue, CompletionQueueHandle, Context, Error, EventType, Notify,
+    QueuePair, RKey, RemoteSlice, Result, Rts, WcStatus, aio,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -124,6 +124,63 @@ interposed! {
             let _ = nothing.await;
         });
         rig.end();
+    }
+
+    /// Who is woken may do anything at once, though an executor had better not: take in further events, make and
+    /// drop completion queues. No lock is held by who wakes.
+    fn a_waker_that_calls_back() {
+        struct CallsBack {
+            channel: CompletionChannel,
+            context: Context,
+            calls: AtomicU64,
+        }
+        impl Wake for CallsBack {
+            fn wake(self: Arc<Self>) {
+                self.channel.process_events().expect("events");
+                self.context.process_events().expect("events");
+                let builder = CompletionQueue::builder(&self.context, 4).channel(&self.channel);
+                drop(builder.build().expect("a CQ"));
+                self.calls.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let rig = Rig::new();
+        let channel = CompletionChannel::new(&rig.context).expect("a channel");
+        let builder = CompletionQueue::builder(&rig.context, 64).channel(&channel);
+        let mut completions = Completions::build(builder).expect("a CQ");
+        let (mut a, b) = pair(&rig, &completions);
+        let calls = AtomicU64::new(0);
+        let back = Arc::new(CallsBack { channel, context: rig.context.clone(), calls });
+        let waker = Waker::from(Arc::clone(&back));
+        one_thread().block_on(async {
+            // Told by an event of the channel, and by one of the device.
+            let queue = completions.queue().as_raw().addr().get() as u64;
+            let failed = || assert_eq!(faults::raise(None, 0, queue), 1, "CQ_ERR");
+            let happen: [&mut dyn FnMut(); 2] = [&mut || write(&mut a), &mut || failed()];
+            for (number, happen) in happen.into_iter().enumerate() {
+                let calls = back.calls.load(Ordering::Relaxed);
+                let mut next = pin!(completions.next_batch());
+                let waiting = next.as_mut().poll(&mut TaskContext::from_waker(&waker));
+                assert!(waiting.is_pending(), "{number}: nothing is there");
+                happen();
+                let woken = async {
+                    while back.calls.load(Ordering::Relaxed) == calls {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                };
+                timeout(LOST, woken).await.unwrap_or_else(|_| panic!("{number}: nobody is woken"));
+                let ended = timeout(LOST, next).await.expect("it is told");
+                if number == 0 {
+                    let mut batch = ended.expect("a completion");
+                    assert!(batch.next().is_some() && batch.next().is_none());
+                } else {
+                    let error = ended.expect_err("the queue failed");
+                    assert!(matches!(error, Error::CompletionQueueFailed { .. }), "{error}");
+                }
+            }
+        });
+        drop((a, b, completions, waker, back));
+        rig.end();
+        assert_nothing_is_left();
     }
 
     /// One that always has something gives others their turn.

@@ -279,16 +279,16 @@ impl Channel {
     /// Takes one event, if there is one, and tells its completion queue; `own` are those that this thread
     /// waits for itself.
     fn take_event(&self, own: &[&mut CompletionQueue]) -> Result<bool> {
-        let taken = self.handle.next_event(&mut |key| {
-            let signal = self.signals().get(&key).cloned();
-            // Of one that is gone: nobody waits for it.
-            if let Some(signal) = signal {
-                let mine = |queue: &&mut CompletionQueue| {
-                    queue.shared.signal.as_ref().is_some_and(|own| Arc::ptr_eq(own, &signal))
-                };
-                signal.fire(own.iter().any(mine));
-            }
-        });
+        let mut concerned = None;
+        let taken =
+            self.handle.next_event(&mut |key| concerned = self.signals().get(&key).cloned());
+        // Of one that is gone: nobody waits for it. Whoever is woken may do anything: no lock is held any more.
+        if let Some(signal) = concerned {
+            let mine = |queue: &&mut CompletionQueue| {
+                queue.shared.signal.as_ref().is_some_and(|own| Arc::ptr_eq(own, &signal))
+            };
+            signal.fire(own.iter().any(mine));
+        }
         taken.map_err(|errno| Error::Verb {
             verb: "ibv_get_cq_event",
             object: Object::device(self.context.device().name()),
@@ -383,7 +383,8 @@ impl crate::tasks::Driven for Channel {
     }
 
     fn wake_all(&self) {
-        self.signals().values().for_each(|signal| signal.tasks.wake());
+        let signals: Vec<_> = self.signals().values().cloned().collect();
+        signals.iter().for_each(|signal| signal.tasks.wake());
     }
 }
 
