@@ -14,7 +14,7 @@ use crate::given::Given;
 use crate::numbers::limit;
 use crate::verbs::{self, Verb};
 use crate::world::{World, there, world};
-use crate::{cq, empty, post, window};
+use crate::{clock, cq, empty, post, window};
 
 /// An open device.
 pub(crate) struct Context {
@@ -50,6 +50,11 @@ pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     let mut extended: verbs_context = unsafe { zeroed() };
     extended.query_port = Some(query_port);
     extended.query_device_ex = Some(query_device_ex);
+    extended.create_cq_ex = Some(cq::extended::create);
+    extended.query_rt_values = Some(match kind {
+        Kind::Loop => clock::query_rt_values,
+        Kind::Empty => empty::polling::query_rt_values,
+    });
     extended.sz = size_of::<verbs_context>();
     let context = &mut extended.context;
     context.device = device;
@@ -206,6 +211,9 @@ unsafe extern "C" fn query_device_ex(
     let mut whole: ibv_device_attr_ex = unsafe { zeroed() };
     whole.orig_attr = device_attr(kind, world.faults.no_atomics);
     whole.phys_port_cnt_ex = 1;
+    if !world.faults.no_clock {
+        (whole.completion_timestamp_mask, whole.hca_core_clock) = (clock::MASK, clock::KHZ);
+    }
     // SAFETY: the caller has room for `size` bytes.
     unsafe { bytes::write_front(attr, &whole, size) };
     0

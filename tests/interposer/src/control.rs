@@ -4,10 +4,13 @@
 //! Where nothing else is said they give 0, or -1 for a name, number or pointer that is not known.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::Ordering;
 
 use crate::abi::{ibv_cq, ibv_wc};
+use crate::clock::Clock;
 use crate::cq::Cqe;
 use crate::device::Kind;
+use crate::empty::polling;
 use crate::event::Element;
 use crate::faults::{Faults, PostFault, PostMode, Spoil, What};
 use crate::verbs::{Verb, Verbs};
@@ -79,13 +82,15 @@ pub unsafe extern "C" fn rdma_fault_post(
     done(fault.map(|fault| world().faults.posts.push(fault)))
 }
 
-/// Takes back every fault, lets go of what is held or stands still, and counts calls from 0 again.
+/// Takes back every fault, lets go of what is held or stands still, and counts calls from 0 again. The clocks begin anew.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_fault_reset() {
     let mut world = world();
     world.verbs = Verbs::new();
     world.faults = Faults::new();
     world.orphans = 0;
+    world.clock = Clock::new();
+    polling::CLOCK.store(world.clock.now(), Ordering::Relaxed);
     while let Some(held) = world.held.pop_front() {
         world.deliver(held.cq, held.cqe);
     }
@@ -232,6 +237,20 @@ pub extern "C" fn rdma_fault_recv_in_err_vanishes(vanishes: c_int) {
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_fault_no_atomics(none: c_int) {
     world().faults.no_atomics = none != 0;
+}
+
+/// Sets the devices' clocks, which count up to 48 bits and go on by 100 with each completion that enters a queue
+/// (of `empty0`: whose time is read). Gives what that of `loop0` showed.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_fault_clock(ticks: u64) -> u64 {
+    polling::CLOCK.store(ticks, Ordering::Relaxed);
+    world().clock.set(ticks)
+}
+
+/// Devices say from now on that they have no clock, as rxe does: nothing has a time.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_fault_no_clock(none: c_int) {
+    world().faults.no_clock = none != 0;
 }
 
 /// How many bytes can be registered in all; more is `ENOMEM`.

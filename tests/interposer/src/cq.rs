@@ -3,28 +3,37 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
 
-use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use crate::device::Kind;
-use crate::empty::Ring;
+use crate::empty::{Entry, Ring};
 use crate::event::{Acks, Element};
-use crate::given::{Given, OnContext};
+use crate::given::{Given, OnContext, misuse};
 use crate::numbers::{event, limit, status};
 use crate::verbs::{self, Verb};
 use crate::work::{Memory, Place};
 use crate::world::{World, there, wait_until, world};
+use extended::Walk;
+
+pub(crate) mod extended;
 
 /// What C has of a completion queue.
 #[repr(C)]
 pub(crate) struct CqFront {
-    pub(crate) ibv: ibv_cq,
-    /// A mutex, a condition and counts, in C.
-    _rest: [u64; 16],
+    /// Only those that are polled entry by entry are such to C; the others are its front.
+    pub(crate) ex: ibv_cq_ex,
     /// Where `empty0` puts its completions.
     pub(crate) ring: *mut Ring,
+    /// The one that `empty0` is at.
+    pub(crate) present: Entry,
 }
 
 // SAFETY: C's struct begins with the context.
-unsafe impl OnContext for CqFront {}
+unsafe impl OnContext for CqFront {
+    unsafe fn bury_operations(front: *mut CqFront) {
+        // SAFETY: the caller has one there; only the address of a field is taken.
+        unsafe { extended::bury(&raw mut (*front).ex) }
+    }
+}
 
 /// When a completion queue tells its channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,6 +54,14 @@ pub(crate) struct Cqe {
     pub(crate) solicited: bool,
 }
 
+/// A completion in its queue.
+struct Arrived {
+    wc: ibv_wc,
+    place: Option<Place>,
+    /// What the clock showed.
+    time: u64,
+}
+
 /// A completion queue.
 pub(crate) struct Cq {
     given: Given<CqFront>,
@@ -52,7 +69,9 @@ pub(crate) struct Cq {
     pub(crate) serial: u32,
     pub(crate) channel: Option<usize>,
     capacity: usize,
-    entries: VecDeque<Cqe>,
+    entries: VecDeque<Arrived>,
+    /// Of one that is polled entry by entry.
+    walk: Option<Walk>,
     armed: Armed,
     pub(crate) acks: Acks,
     pub(crate) async_acks: Acks,
@@ -67,19 +86,25 @@ impl Cq {
         // SAFETY: the struct is never freed, and the field never changes.
         unsafe { (*self.given.as_ptr()).ring }
     }
+
+    /// How much room is in use: what was polled entry by entry, until the end of that.
+    fn used(&self) -> usize {
+        self.entries.len() + self.walk.as_ref().map_or(0, Walk::used)
+    }
 }
 
 impl World {
     /// A completion enters its queue. One that is full loses it, and says so.
     pub(crate) fn deliver(&mut self, cq: usize, cqe: Cqe) {
         let Some(queue) = self.cqs.get_mut(&cq) else { return };
-        if queue.entries.len() >= queue.capacity {
+        if queue.used() >= queue.capacity {
             let context = queue.context;
             self.raise(context, event::CQ_ERR, Element::Pointer(cq));
             return;
         }
         let solicited = cqe.solicited || cqe.wc.status != status::SUCCESS;
-        queue.entries.push_back(Cqe { memory: None, ..cqe });
+        let time = self.clock.tick();
+        queue.entries.push_back(Arrived { wc: cqe.wc, place: cqe.place, time });
         if queue.armed == Armed::Any || queue.armed == Armed::Solicited && solicited {
             queue.armed = Armed::Never;
             self.tell(cq);
@@ -89,15 +114,18 @@ impl World {
     /// Up to `most` completions, taken out.
     fn take_completions(&mut self, cq: *mut ibv_cq, most: usize) -> Vec<ibv_wc> {
         let queue = there(&mut self.cqs, cq, "completion queue");
+        if queue.walk.is_some() {
+            misuse("ibv_poll_cq on a completion queue that was made by ibv_create_cq_ex");
+        }
         let count = most.min(queue.entries.len());
-        let taken: Vec<Cqe> = queue.entries.drain(..count).collect();
+        let taken: Vec<Arrived> = queue.entries.drain(..count).collect();
         taken
             .into_iter()
-            .map(|cqe| {
-                if let Some(place) = cqe.place {
+            .map(|arrived| {
+                if let Some(place) = arrived.place {
                     self.free_place(place);
                 }
-                cqe.wc
+                arrived.wc
             })
             .collect()
     }
@@ -129,6 +157,54 @@ pub(crate) unsafe extern "C" fn req_notify(cq: *mut ibv_cq, solicited_only: c_in
     }))
 }
 
+/// What is asked of a completion queue that is to be made.
+struct Asked {
+    cqe: u32,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+    /// Of one that is polled entry by entry: what its completions tell (`enum ibv_create_cq_wc_flags`).
+    tells: Option<u64>,
+}
+
+impl World {
+    fn create_cq(
+        &mut self,
+        context: *mut ibv_context,
+        kind: Kind,
+        asked: &Asked,
+    ) -> Result<*mut CqFront, c_int> {
+        let &Asked { cqe, cq_context, channel, vector, tells } = asked;
+        if !(1..=limit::CQE).contains(&cqe) || !(0..limit::VECTORS).contains(&vector) {
+            return Err(libc::EINVAL);
+        }
+        let granted = granted(cqe);
+        let serial = self.serial();
+        let ibv = ibv_cq { context, channel, cq_context, handle: serial, cqe: granted as c_int };
+        let ring = match kind {
+            Kind::Loop => std::ptr::null_mut(),
+            Kind::Empty => Ring::leak(granted),
+        };
+        let ex = extended::front(ibv, kind, tells);
+        let given = Given::new(CqFront { ex, ring, present: Entry::NONE });
+        let pointer = given.as_ptr();
+        let cq = Cq {
+            given,
+            context: context.addr(),
+            serial,
+            channel: (!channel.is_null()).then(|| channel.addr()),
+            capacity: granted as usize,
+            entries: VecDeque::new(),
+            walk: tells.map(|_| Walk::default()),
+            armed: Armed::Never,
+            acks: Acks::default(),
+            async_acks: Acks::default(),
+        };
+        self.cqs.insert(pointer.addr(), cq);
+        Ok(pointer)
+    }
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
@@ -144,34 +220,11 @@ pub extern "C" fn ibv_create_cq(
         there(&mut world.channels, channel, "completion channel");
     }
     verbs::pointer(called.and_then(|()| {
-        let asked = u32::try_from(cqe).ok().filter(|asked| (1..=limit::CQE).contains(asked));
-        let asked = asked.ok_or(libc::EINVAL)?;
-        if !(0..limit::VECTORS).contains(&vector) {
-            return Err(libc::EINVAL);
-        }
-        let granted = granted(asked);
-        let serial = world.serial();
-        let ibv = ibv_cq { context, channel, cq_context, handle: serial, cqe: granted as c_int };
-        let ring = match kind {
-            Kind::Loop => std::ptr::null_mut(),
-            Kind::Empty => Ring::leak(granted),
-        };
-        let given = Given::new(CqFront { ibv, _rest: [0; 16], ring });
-        let cq = Cq {
-            given,
-            context: context.addr(),
-            serial,
-            channel: (!channel.is_null()).then(|| channel.addr()),
-            capacity: granted as usize,
-            entries: VecDeque::new(),
-            armed: Armed::Never,
-            acks: Acks::default(),
-            async_acks: Acks::default(),
-        };
-        let pointer = cq.pointer();
-        world.cqs.insert(cq.given.id(), cq);
-        Ok(pointer)
+        let cqe = u32::try_from(cqe).unwrap_or(0);
+        let asked = Asked { cqe, cq_context, channel, vector, tells: None };
+        world.create_cq(context, kind, &asked)
     }))
+    .cast()
 }
 
 /// What a queue really gets: one less than a power of two, as on rxe.
@@ -184,7 +237,10 @@ pub extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     let mut world = world();
     let called = world.call(Verb::DestroyCq);
     let id = cq.addr();
-    there(&mut world.cqs, cq, "completion queue");
+    let queue = there(&mut world.cqs, cq, "completion queue");
+    if queue.walk.as_ref().is_some_and(Walk::is_begun) {
+        misuse("ibv_destroy_cq between ibv_start_poll and ibv_end_poll");
+    }
     if let Err(errno) = called {
         return errno;
     }

@@ -1,5 +1,6 @@
 //! `empty0`: every signaled work request completes at once, and nothing else is done. What a call
-//! costs here is what a call costs. One thread at a time uses a completion queue and what is on it.
+//! costs here is what a call costs. One thread at a time uses a completion queue and what is on it. Nothing
+//! is checked, and no call counted.
 
 use std::ffi::c_int;
 
@@ -7,6 +8,8 @@ use crate::abi::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
 use crate::cq::CqFront;
 use crate::numbers::{flag, wc};
 use crate::qp::QpFront;
+
+pub(crate) mod polling;
 
 /// What every completion says was transferred.
 const BYTES: u32 = 64;
@@ -20,17 +23,21 @@ pub(crate) struct Ring {
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+pub(crate) struct Entry {
     wr_id: u64,
     qp_num: u32,
     opcode: u32,
+}
+
+impl Entry {
+    pub(crate) const NONE: Entry = Entry { wr_id: 0, qp_num: 0, opcode: 0 };
 }
 
 impl Ring {
     /// A ring for so many completions, which is there for ever.
     pub(crate) fn leak(capacity: u32) -> *mut Ring {
         let room = (capacity + 1).next_power_of_two();
-        let entries = vec![Entry { wr_id: 0, qp_num: 0, opcode: 0 }; room as usize];
+        let entries = vec![Entry::NONE; room as usize];
         let ring = Ring { head: 0, tail: 0, mask: room - 1, entries: entries.into_boxed_slice() };
         Box::leak(Box::new(ring))
     }

@@ -110,6 +110,8 @@ pub(crate) struct Faults {
     pub(crate) recv_in_err_vanishes: bool,
     /// Devices say that they have none.
     pub(crate) no_atomics: bool,
+    /// As on rxe, devices say that they have none.
+    pub(crate) no_clock: bool,
     /// How much memory can be registered.
     pub(crate) most_memory: u64,
 }
@@ -123,6 +125,7 @@ impl Faults {
             stalled: false,
             recv_in_err_vanishes: false,
             no_atomics: false,
+            no_clock: false,
             most_memory: u64::MAX,
         }
     }

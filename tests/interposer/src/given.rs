@@ -33,9 +33,19 @@ pub(crate) unsafe trait OnContext: Sized {
     ///
     /// `object` is one.
     unsafe fn bury(object: *mut Self) {
-        // SAFETY: such a pointer stands at its front.
-        unsafe { object.cast::<*mut ibv_context>().write(grave()) }
+        // SAFETY: such a pointer stands at its front; the rest is the caller's word.
+        unsafe {
+            object.cast::<*mut ibv_context>().write(grave());
+            Self::bury_operations(object);
+        }
     }
+
+    /// The operations of its own, if it has some, become such.
+    ///
+    /// # Safety
+    ///
+    /// `object` is one.
+    unsafe fn bury_operations(_object: *mut Self) {}
 }
 
 macro_rules! on_context {
@@ -84,6 +94,18 @@ impl<T> Drop for Given<T> {
         GONE.lock().unwrap_or_else(PoisonError::into_inner).push(self.id());
     }
 }
+
+/// Exchanges operations of C's struct at `$object`, in these fields and with these arguments and results, for
+/// some that end the program. Unsafe to expand: it is one.
+macro_rules! bury {
+    ($object:ident: $type:ty, $what:literal; $($field:ident($($arg:ty),*) $(-> $ret:ty)?,)*) => {$({
+        unsafe extern "C" fn gone(_: *mut $type $(, _: $arg)*) $(-> $ret)? {
+            $crate::given::misuse(concat!(stringify!($field), " on a ", $what, " that was destroyed"))
+        }
+        (&raw mut (*$object).$field).write(Some(gone));
+    })*};
+}
+pub(crate) use bury;
 
 /// The context of everything that was destroyed.
 fn grave() -> *mut ibv_context {

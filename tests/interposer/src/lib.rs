@@ -11,13 +11,13 @@
 //!
 //! It is stricter than some real devices: a place in a queue is free again when its completion was
 //! polled, not before; `lkey` and `rkey` differ; all that means nothing in a completion is filled with
-//! what looks wrong. Where devices differ otherwise it does as rxe: what queues grant, completions of a dead
+//! what looks wrong, and ends the program when it is asked for entry by entry. Where devices differ otherwise it does as rxe: what queues grant, completions of a dead
 //! queue pair, an overflowing completion queue.
 //!
-//! It has no time: a send waits for a receive for ever unless `rnr_retry` is 0, and for a peer that is
+//! It has a clock that goes on when something completes, and no other time: a send waits for a receive for ever unless `rnr_retry` is 0, and for a peer that is
 //! not connected yet; a peer that failed or is gone is told at once. What finds no receive on an unreliable
 //! transport is lost. It has one port, no loss of packets, no order of bytes inside a transfer, no drained event in
-//! SQD, no extended verbs but the two queries; a row of the GID table that is in use can go all the same. Nothing is
+//! SQD, of extended verbs the queries and completion queues that are polled entry by entry; a row of the GID table that is in use can go all the same. Nothing is
 //! sent to multicast groups.
 //!
 //! Every object is known by its address, which is looked up and not followed: a call on an object
@@ -34,6 +34,7 @@ mod sys {
 mod address;
 mod bytes;
 mod channel;
+mod clock;
 mod context;
 mod control;
 mod cq;

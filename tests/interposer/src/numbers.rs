@@ -55,6 +55,22 @@ pub(crate) mod wc {
     pub(crate) const WITH_INV: c_uint = 1 << 3;
 }
 
+/// `enum ibv_create_cq_wc_flags`.
+pub(crate) mod tells {
+    pub(crate) const BYTE_LEN: u64 = 1 << 0;
+    pub(crate) const IMM: u64 = 1 << 1;
+    pub(crate) const QP_NUM: u64 = 1 << 2;
+    pub(crate) const SRC_QP: u64 = 1 << 3;
+    pub(crate) const SLID: u64 = 1 << 4;
+    pub(crate) const SL: u64 = 1 << 5;
+    pub(crate) const DLID_PATH_BITS: u64 = 1 << 6;
+    pub(crate) const COMPLETION_TIMESTAMP: u64 = 1 << 7;
+    /// `IBV_WC_STANDARD_FLAGS`.
+    pub(crate) const STANDARD: u64 = COMPLETION_TIMESTAMP - 1;
+    /// What is known here.
+    pub(crate) const ALL: u64 = STANDARD | COMPLETION_TIMESTAMP;
+}
+
 /// `enum ibv_wc_status`.
 pub(crate) mod status {
     use super::c_uint;

@@ -1,10 +1,12 @@
 //! The loopback device against its own description, through the functions that it gives to C.
 
+mod clock;
 mod control;
 mod failures;
 mod messages;
 mod misuse;
 mod notify;
+mod polling;
 mod remote;
 mod rig;
 mod states;

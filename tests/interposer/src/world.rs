@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::address::Ah;
 use crate::channel::Channel;
+use crate::clock::Clock;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::faults::{Faults, Held};
@@ -23,6 +24,8 @@ pub(crate) struct World {
     pub(crate) verbs: Verbs,
     pub(crate) faults: Faults,
     pub(crate) gids: Gids,
+    /// Of `loop0`.
+    pub(crate) clock: Clock,
     /// Lists of devices that were given out and not freed.
     pub(crate) device_lists: BTreeSet<usize>,
     pub(crate) contexts: BTreeMap<usize, Context>,
@@ -88,6 +91,7 @@ impl World {
             verbs: Verbs::new(),
             faults: Faults::new(),
             gids: Gids::new(),
+            clock: Clock::new(),
             device_lists: BTreeSet::new(),
             contexts: BTreeMap::new(),
             pds: BTreeMap::new(),

@@ -46,6 +46,17 @@ pub(super) fn open(number: usize) -> *mut ibv_context {
     context
 }
 
+/// Its extended operations, as C's inline functions find them.
+pub(super) fn extended<'a>(context: *mut ibv_context) -> &'a verbs_context {
+    let at = std::mem::offset_of!(verbs_context, context);
+    // SAFETY: one stands around every context, and is never freed.
+    unsafe { &*context.byte_sub(at).cast::<verbs_context>() }
+}
+
+pub(super) fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
 impl Rig {
     /// Connected, ready to send.
     pub(super) fn new() -> Rig {
