@@ -14,7 +14,7 @@ use crate::given::Given;
 use crate::numbers::limit;
 use crate::verbs::{self, Verb};
 use crate::world::{World, there, world};
-use crate::{clock, cq, empty, post, window};
+use crate::{clock, cq, empty, post, qp, window};
 
 /// An open device.
 pub(crate) struct Context {
@@ -51,6 +51,7 @@ pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     extended.query_port = Some(query_port);
     extended.query_device_ex = Some(query_device_ex);
     extended.create_cq_ex = Some(cq::extended::create);
+    extended.create_qp_ex = Some(qp::extended::create);
     extended.query_rt_values = Some(match kind {
         Kind::Loop => clock::query_rt_values,
         Kind::Empty => empty::polling::query_rt_values,

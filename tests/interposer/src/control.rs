@@ -57,9 +57,10 @@ pub unsafe extern "C" fn rdma_fault_fail(
     done(verb.map(|verb| world().verbs.fail(verb, errno, every, times(count))))
 }
 
-/// The next `count` posts (`post_send`, `post_recv`, `post_srq_recv`) fail with `errno`. `mode`: 0, the
-/// `at`th work request (from 0) is refused and named; 1, all are taken and none is named; 2, none is taken
-/// and none is named; 3, all are taken and one is named that is in no chain; 4, the same and none is taken.
+/// The next `count` posts (`post_send`, `post_recv`, `post_srq_recv`, `wr_complete`) fail with `errno`. `mode`: 0,
+/// the `at`th work request (from 0) is refused and named; 1, all are taken and none is named; 2, none is taken
+/// and none is named; 3, all are taken and one is named that is in no chain; 4, the same and none is taken; 5,
+/// those before the `at`th are taken and none is named. `wr_complete` names none, and takes none with mode 0.
 ///
 /// # Safety
 ///
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn rdma_fault_post(
 ) -> c_int {
     // SAFETY: the caller gives a text.
     let verb = Verb::named(unsafe { text(verb) });
-    let posts = [Verb::PostSend, Verb::PostRecv, Verb::PostSrqRecv];
+    let posts = [Verb::PostSend, Verb::PostRecv, Verb::PostSrqRecv, Verb::WrComplete];
     let fault = verb.filter(|verb| posts.contains(verb)).and_then(|verb| {
         let (mode, at) = (PostMode::from_number(mode)?, u32::try_from(at).ok()?);
         Some(PostFault { verb, mode, at, errno, left: times(count).unwrap_or(u32::MAX) })

@@ -10,6 +10,7 @@ use crate::numbers::{flag, wc};
 use crate::qp::QpFront;
 
 pub(crate) mod polling;
+pub(crate) mod posting;
 
 /// What every completion says was transferred.
 const BYTES: u32 = 64;
@@ -44,9 +45,27 @@ impl Ring {
 
     #[inline(always)]
     fn push(&mut self, entry: Entry) {
-        // SAFETY: the mask is the number of entries less one.
-        unsafe { *self.entries.get_unchecked_mut((self.tail & self.mask) as usize) = entry };
+        self.put(self.tail, entry);
         self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Where the next goes.
+    #[inline(always)]
+    fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// Puts one where it is not seen yet.
+    #[inline(always)]
+    fn put(&mut self, at: u32, entry: Entry) {
+        // SAFETY: the mask is the number of entries less one.
+        unsafe { *self.entries.get_unchecked_mut((at & self.mask) as usize) = entry };
+    }
+
+    /// All before `tail` are seen.
+    #[inline(always)]
+    fn publish(&mut self, tail: u32) {
+        self.tail = tail;
     }
 
     #[inline(always)]
@@ -72,7 +91,7 @@ pub(crate) unsafe extern "C" fn send(
     let front = qp.cast::<QpFront>();
     // SAFETY: queue pairs are made with this front around them, and rings stay.
     let (ring, qp_num, all) =
-        unsafe { (&mut *(*front).send_ring, (*front).ibv.qp_num, (*front).all_signaled) };
+        unsafe { (&mut *(*front).send_ring, (*front).ex.qp.qp_num, (*front).all_signaled) };
     while !wr.is_null() {
         // SAFETY: the chain is the caller's, which ends with NULL.
         let (wr_id, flags, next) = unsafe { ((*wr).wr_id, (*wr).send_flags, (*wr).next) };
@@ -94,7 +113,7 @@ pub(crate) unsafe extern "C" fn recv(
 ) -> c_int {
     let front = qp.cast::<QpFront>();
     // SAFETY: queue pairs are made with this front around them, and rings stay.
-    let (ring, qp_num) = unsafe { (&mut *(*front).recv_ring, (*front).ibv.qp_num) };
+    let (ring, qp_num) = unsafe { (&mut *(*front).recv_ring, (*front).ex.qp.qp_num) };
     while !wr.is_null() {
         // SAFETY: the chain is the caller's, which ends with NULL.
         let (wr_id, next) = unsafe { ((*wr).wr_id, (*wr).next) };

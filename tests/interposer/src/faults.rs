@@ -26,6 +26,8 @@ pub(crate) enum PostMode {
     TakenForeign,
     /// None is taken, and one is named that is in no chain.
     LostForeign,
+    /// Those before one work request are taken, and none is named.
+    TakenBefore,
 }
 
 impl PostMode {
@@ -36,12 +38,18 @@ impl PostMode {
             2 => PostMode::LostUnnamed,
             3 => PostMode::TakenForeign,
             4 => PostMode::LostForeign,
+            5 => PostMode::TakenBefore,
             _ => return None,
         })
     }
 
     pub(crate) fn loses(self) -> bool {
         matches!(self, PostMode::LostUnnamed | PostMode::LostForeign)
+    }
+
+    /// Whether it ends at one work request.
+    pub(crate) fn is_at(self) -> bool {
+        matches!(self, PostMode::RefuseAt | PostMode::TakenBefore)
     }
 
     pub(crate) fn is_foreign(self) -> bool {
@@ -54,7 +62,7 @@ impl PostMode {
 pub(crate) struct PostFault {
     pub(crate) verb: Verb,
     pub(crate) mode: PostMode,
-    /// The work request that is refused, counted from 0; only chains that have it fail.
+    /// The work request that it ends at, counted from 0; only chains that have it fail.
     pub(crate) at: u32,
     pub(crate) errno: c_int,
     pub(crate) left: u32,
@@ -132,8 +140,7 @@ impl Faults {
 
     /// How this post of so many work requests fails, if it does.
     pub(crate) fn post_fault(&mut self, verb: Verb, count: usize) -> Option<PostFault> {
-        let has_it =
-            |fault: &PostFault| fault.mode != PostMode::RefuseAt || (fault.at as usize) < count;
+        let has_it = |fault: &PostFault| !fault.mode.is_at() || (fault.at as usize) < count;
         let mut left = self.posts.iter_mut().filter(|fault| fault.verb == verb && fault.left > 0);
         let fault = left.find(|fault| has_it(fault))?;
         fault.left -= 1;

@@ -10,15 +10,21 @@
 //! happen; a program finds them with `dlsym`. Everything else bears the names of libibverbs.
 //!
 //! It is stricter than some real devices: a place in a queue is free again when its completion was
-//! polled, not before; `lkey` and `rkey` differ; all that means nothing in a completion is filled with
-//! what looks wrong, and ends the program when it is asked for entry by entry. Where devices differ otherwise it does as rxe: what queues grant, completions of a dead
-//! queue pair, an overflowing completion queue.
+//! polled, not before, and room in a completion queue that is polled entry by entry at the end of that;
+//! `lkey` and `rkey` differ; all that means nothing in a completion is filled with what looks wrong, and
+//! ends the program when it is asked for entry by entry. So does all that is called out of turn, while a queue is
+//! polled or posted on call by call, or left out: on a real device that is a deadlock, or undefined.
 //!
-//! It has a clock that goes on when something completes, and no other time: a send waits for a receive for ever unless `rnr_retry` is 0, and for a peer that is
-//! not connected yet; a peer that failed or is gone is told at once. What finds no receive on an unreliable
-//! transport is lost. It has one port, no loss of packets, no order of bytes inside a transfer, no drained event in
-//! SQD, of extended verbs the queries and completion queues that are polled entry by entry; a row of the GID table that is in use can go all the same. Nothing is
-//! sent to multicast groups.
+//! Where devices differ otherwise it does as rxe: what queues grant, completions of a dead queue pair, an
+//! overflowing completion queue, `IBV_SEND_INLINE` in the flags of what is told inline. Not so that a post call by
+//! call is taken as a whole or not at all, as the man page has it.
+//!
+//! It has a clock that goes on when something completes, and no other time: a send waits for a receive for
+//! ever unless `rnr_retry` is 0, and for a peer that is not connected yet; a peer that failed or is gone is told at
+//! once. What finds no receive on an unreliable transport is lost. It has one port, no loss of packets, no order of
+//! bytes inside a transfer, no drained event in SQD; a row of the GID table that is in use can go all the same.
+//! Nothing is sent to multicast groups. Of the extended verbs it has the queries, completion queues that are polled
+//! entry by entry, and queue pairs that are posted on call by call.
 //!
 //! Every object is known by its address, which is looked up and not followed: a call on an object
 //! that was destroyed ends the program with a message. What is given to C is never freed, and its

@@ -5,12 +5,14 @@ use std::mem::zeroed;
 use std::sync::OnceLock;
 
 use crate::abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq};
-use crate::faults::PostMode;
+use crate::faults::{PostFault, PostMode};
 use crate::given::Given;
 use crate::numbers::{flag, state, transport, window, wr};
 use crate::verbs::Verb;
 use crate::work::{Place, PlaceNumber, Recv, Send};
 use crate::world::{World, there, world};
+
+pub(crate) mod extended;
 
 /// A work request of C's, in a chain.
 trait Request: Sized {
@@ -41,19 +43,30 @@ macro_rules! request {
 request!(ibv_send_wr);
 request!(ibv_recv_wr);
 
-/// Takes a chain, as far as `take` and the faults let it.
+/// What a failure says of a chain.
+struct Failed<W> {
+    errno: c_int,
+    /// The work request that it names.
+    named: *mut W,
+    /// A fault wants what was taken to stay, even where all else is all or nothing.
+    stays: bool,
+}
+
+/// Takes a chain, as far as `take` and the faults let it, and carries nothing out yet.
 ///
 /// # Safety
 ///
-/// The chain is one of work requests that ends with NULL, and `bad` can be written.
-unsafe fn post<W: Request>(
+/// The chain is one of work requests that ends with NULL.
+unsafe fn take_chain<W: Request>(
     world: &mut World,
     verb: Verb,
     first: *mut W,
-    bad: *mut *mut W,
     mut take: impl FnMut(&mut World, *mut W) -> Result<(), c_int>,
-) -> c_int {
-    let called = world.call(verb);
+) -> Result<(), Failed<W>> {
+    let failed = |errno, named, stays| Err(Failed { errno, named, stays });
+    if let Err(errno) = world.call(verb) {
+        return failed(errno, first, false);
+    }
     let mut chain = Vec::new();
     let mut wr = first;
     while !wr.is_null() {
@@ -61,30 +74,35 @@ unsafe fn post<W: Request>(
         // SAFETY: not NULL, so it is one of the chain.
         wr = unsafe { W::next(wr) };
     }
-    // SAFETY: the caller has room for a pointer.
-    let tell = |wr: *mut W| unsafe { bad.write(wr) };
-    if let Err(errno) = called {
-        tell(first);
-        return errno;
-    }
     let fault = world.faults.post_fault(verb, chain.len());
     let lost = fault.is_some_and(|fault| fault.mode.loses());
     for (number, wr) in chain.iter().enumerate().filter(|_| !lost) {
-        let refused = fault.filter(|f| f.mode == PostMode::RefuseAt && f.at as usize == number);
-        let taken = match refused {
-            Some(fault) => Err(fault.errno),
-            None => take(world, *wr),
-        };
-        if let Err(errno) = taken {
-            tell(*wr);
-            world.pump();
-            return errno;
+        match fault.filter(|fault| fault.mode.is_at() && fault.at as usize == number) {
+            Some(PostFault { mode: PostMode::TakenBefore, errno, .. }) => {
+                return failed(errno, std::ptr::null_mut(), true);
+            }
+            Some(fault) => return failed(fault.errno, *wr, false),
+            None => {}
+        }
+        if let Err(errno) = take(world, *wr) {
+            return failed(errno, *wr, false);
         }
     }
-    world.pump();
-    let Some(fault) = fault else { return 0 };
-    tell(if fault.mode.is_foreign() { W::foreign() } else { std::ptr::null_mut() });
-    fault.errno
+    let Some(fault) = fault else { return Ok(()) };
+    let named = if fault.mode.is_foreign() { W::foreign() } else { std::ptr::null_mut() };
+    failed(fault.errno, named, true)
+}
+
+/// Says what became of a chain, as the plain calls do.
+///
+/// # Safety
+///
+/// `bad` can be written.
+unsafe fn tell<W>(taken: Result<(), Failed<W>>, bad: *mut *mut W) -> c_int {
+    let Err(failed) = taken else { return 0 };
+    // SAFETY: the caller has room for a pointer.
+    unsafe { bad.write(failed.named) };
+    failed.errno
 }
 
 /// # Safety
@@ -96,9 +114,37 @@ pub(crate) unsafe extern "C" fn send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     let mut world = world();
-    there(&mut world.qps, qp, "queue pair");
+    let id = qp.addr();
+    there(&mut world.qps, qp, "queue pair").outside("ibv_post_send");
     // SAFETY: as the caller says; what `take` is given is one of the chain.
-    unsafe { post(&mut world, Verb::PostSend, wr, bad, |world, wr| world.take_send(qp.addr(), wr)) }
+    let taken =
+        unsafe { take_chain(&mut world, Verb::PostSend, wr, |world, wr| world.take_send(id, wr)) };
+    world.start_sends(id);
+    world.pump();
+    // SAFETY: as the caller says.
+    unsafe { tell(taken, bad) }
+}
+
+/// Takes a chain that was told call by call: all of it, or nothing, unless a fault wants it otherwise.
+///
+/// # Safety
+///
+/// It is one of work requests that ends with NULL.
+pub(crate) unsafe fn send_whole(world: &mut World, id: usize, first: *mut ibv_send_wr) -> c_int {
+    let before = world.qps.get(&id).map_or(0, |qp| qp.posted);
+    // SAFETY: as the caller says; what `take` is given is one of the chain.
+    let taken =
+        unsafe { take_chain(world, Verb::WrComplete, first, |world, wr| world.take_send(id, wr)) };
+    let stays = taken.as_ref().err().is_none_or(|failed| failed.stays);
+    if let Some(qp) = world.qps.get_mut(&id).filter(|_| !stays) {
+        // Nothing was carried out meanwhile: they are the last.
+        let count = (qp.posted - before) as usize;
+        qp.pending.truncate(qp.pending.len() - count);
+        qp.posted = before;
+    }
+    world.start_sends(id);
+    world.pump();
+    taken.err().map_or(0, |failed| failed.errno)
 }
 
 /// # Safety
@@ -112,7 +158,12 @@ pub(crate) unsafe extern "C" fn recv(
     let mut world = world();
     there(&mut world.qps, qp, "queue pair");
     // SAFETY: as the caller says; what `take` is given is one of the chain.
-    unsafe { post(&mut world, Verb::PostRecv, wr, bad, |world, wr| world.take_recv(qp.addr(), wr)) }
+    let taken = unsafe {
+        take_chain(&mut world, Verb::PostRecv, wr, |world, wr| world.take_recv(qp.addr(), wr))
+    };
+    world.pump();
+    // SAFETY: as the caller says.
+    unsafe { tell(taken, bad) }
 }
 
 /// # Safety
@@ -125,9 +176,15 @@ pub(crate) unsafe extern "C" fn srq_recv(
 ) -> c_int {
     let mut world = world();
     there(&mut world.srqs, srq, "shared receive queue");
-    let id = srq.addr();
     // SAFETY: as the caller says; what `take` is given is one of the chain.
-    unsafe { post(&mut world, Verb::PostSrqRecv, wr, bad, |world, wr| world.take_srq_recv(id, wr)) }
+    let taken = unsafe {
+        take_chain(&mut world, Verb::PostSrqRecv, wr, |world, wr| {
+            world.take_srq_recv(srq.addr(), wr)
+        })
+    };
+    world.pump();
+    // SAFETY: as the caller says.
+    unsafe { tell(taken, bad) }
 }
 
 /// Whether a list of entries is one for a queue that has so many at most.
@@ -193,12 +250,19 @@ impl World {
         // SAFETY: a work request; inline memory is the caller's.
         qp.pending.push_back(unsafe { Send::read(wr, place, qp.all_signaled, datagram) });
         qp.posted += 1;
-        if qp.state == state::ERR {
-            self.flush_sends(id);
-        } else {
-            self.busy.insert(id);
-        }
         Ok(())
+    }
+
+    /// What was taken can be carried out from now on, or is flushed.
+    pub(crate) fn start_sends(&mut self, id: usize) {
+        match self.qps.get(&id) {
+            Some(qp) if qp.pending.is_empty() => {}
+            Some(qp) if qp.state == state::ERR => self.flush_sends(id),
+            Some(_) => {
+                self.busy.insert(id);
+            }
+            None => {}
+        }
     }
 
     /// Takes a bind.
@@ -209,11 +273,6 @@ impl World {
         }
         qp.pending.push_back(work);
         qp.posted += 1;
-        if qp.state == state::ERR {
-            self.flush_sends(id);
-        } else {
-            self.busy.insert(id);
-        }
         Ok(())
     }
 

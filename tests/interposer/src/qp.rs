@@ -4,31 +4,42 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::mem::zeroed;
 
-use crate::abi::{ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
+use crate::abi::{Opaque, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr};
 use crate::cq::granted;
 use crate::empty::Ring;
 use crate::event::Acks;
-use crate::given::{Given, OnContext};
+use crate::given::{Given, OnContext, misuse};
 use crate::numbers::{limit, state, transport};
+use crate::post::extended::Posting;
 use crate::states;
 use crate::verbs::{self, Verb};
 use crate::work::{Recv, Send};
 use crate::world::{World, there, wait_until, world};
 
+pub(crate) mod extended;
+
 /// What C has of a queue pair.
 #[repr(C)]
 pub(crate) struct QpFront {
-    pub(crate) ibv: ibv_qp,
-    /// A mutex, a condition and a count, in C.
-    _rest: [u64; 16],
+    /// Only those that are posted on call by call are such to C; the others are its front.
+    pub(crate) ex: ibv_qp_ex,
+    /// The operation that newer headers have at the end of C's struct.
+    _wr_atomic_write: Opaque,
     /// Where `empty0` puts its completions.
     pub(crate) send_ring: *mut Ring,
     pub(crate) recv_ring: *mut Ring,
     pub(crate) all_signaled: u32,
+    /// Where the next completion of a post call by call goes on `empty0`.
+    pub(crate) next: u32,
 }
 
 // SAFETY: C's struct begins with the context.
-unsafe impl OnContext for QpFront {}
+unsafe impl OnContext for QpFront {
+    unsafe fn bury_operations(front: *mut QpFront) {
+        // SAFETY: the caller has one there; only the address of a field is taken.
+        unsafe { extended::bury(&raw mut (*front).ex) }
+    }
+}
 
 /// A queue pair.
 pub(crate) struct Qp {
@@ -58,6 +69,8 @@ pub(crate) struct Qp {
     pub(crate) recvs_taken: u32,
     /// Counts resets.
     pub(crate) epoch: u32,
+    /// Of one that is posted on call by call.
+    pub(crate) posting: Option<Posting>,
     pub(crate) async_acks: Acks,
 }
 
@@ -69,7 +82,7 @@ impl Qp {
     /// What it was made with, as C asks for it.
     fn init_attr(&self) -> ibv_qp_init_attr {
         // SAFETY: the struct is never freed; the fields read do not change.
-        let front = unsafe { &(*self.given.as_ptr()).ibv };
+        let front = unsafe { &(*self.given.as_ptr()).ex.qp };
         ibv_qp_init_attr {
             qp_context: front.qp_context,
             send_cq: front.send_cq,
@@ -87,6 +100,13 @@ impl Qp {
         unsafe { (&raw mut (*self.pointer()).state).write(self.state) }
     }
 
+    /// Nobody posts on it call by call at this time; or the end of the program.
+    pub(crate) fn outside(&self, call: &str) {
+        if self.posting.as_ref().is_some_and(Posting::is_begun) {
+            misuse(&format!("{call} between ibv_wr_start and ibv_wr_complete"));
+        }
+    }
+
     /// Back to the beginning: all its work is forgotten.
     fn reset(&mut self) {
         self.pending.clear();
@@ -101,8 +121,8 @@ impl World {
         &mut self,
         pd: *mut ibv_pd,
         asked: &mut ibv_qp_init_attr,
+        ops: Option<u64>,
     ) -> Result<*mut ibv_qp, c_int> {
-        self.call(Verb::CreateQp)?;
         let context = there(&mut self.pds, pd, "protection domain").context;
         if !(transport::RC..=transport::UD).contains(&asked.qp_type) {
             return Err(libc::EOPNOTSUPP);
@@ -140,10 +160,10 @@ impl World {
         asked.cap = cap;
         let serial = self.serial();
         let number = 0x100 + serial;
-        let context_pointer =
-            self.contexts.get(&context).map_or(std::ptr::null_mut(), |c| c.pointer());
+        let on = self.contexts.get(&context).ok_or(libc::ENODEV)?;
+        let kind = on.kind;
         let ibv = ibv_qp {
-            context: context_pointer,
+            context: on.pointer(),
             qp_context: asked.qp_context,
             pd,
             send_cq: asked.send_cq,
@@ -156,11 +176,12 @@ impl World {
         };
         let ring = |cq: usize| self.cqs.get(&cq).map_or(std::ptr::null_mut(), |cq| cq.ring());
         let front = QpFront {
-            ibv,
-            _rest: [0; 16],
+            ex: extended::front(ibv, kind, ops),
+            _wr_atomic_write: None,
             send_ring: ring(asked.send_cq.addr()),
             recv_ring: ring(asked.recv_cq.addr()),
             all_signaled: u32::from(asked.sq_sig_all != 0),
+            next: 0,
         };
         let qp = Qp {
             given: Given::new(front),
@@ -184,6 +205,7 @@ impl World {
             recvs: VecDeque::new(),
             recvs_taken: 0,
             epoch: 0,
+            posting: ops.map(|_| Posting::default()),
             async_acks: Acks::default(),
         };
         let pointer = qp.pointer();
@@ -218,7 +240,10 @@ pub unsafe extern "C" fn ibv_create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     // SAFETY: the caller has one there, for this call only.
-    verbs::pointer(world().create_qp(pd, unsafe { &mut *attr }))
+    let attr = unsafe { &mut *attr };
+    let mut world = world();
+    let called = world.call(Verb::CreateQp);
+    verbs::pointer(called.and_then(|()| world.create_qp(pd, attr, None)))
 }
 
 /// # Safety
@@ -306,7 +331,9 @@ pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     let mut world = world();
     let called = world.call(Verb::DestroyQp);
     let id = qp.addr();
-    let in_group = !there(&mut world.qps, qp, "queue pair").groups.is_empty();
+    let found = there(&mut world.qps, qp, "queue pair");
+    found.outside("ibv_destroy_qp");
+    let in_group = !found.groups.is_empty();
     if let Err(errno) = called {
         return errno;
     }

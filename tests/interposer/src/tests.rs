@@ -7,6 +7,7 @@ mod messages;
 mod misuse;
 mod notify;
 mod polling;
+mod posting;
 mod remote;
 mod rig;
 mod states;

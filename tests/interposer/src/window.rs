@@ -177,7 +177,7 @@ pub(crate) unsafe extern "C" fn bind(
 ) -> c_int {
     let mut world = world();
     let called = world.call(Verb::BindMw);
-    there(&mut world.qps, qp, "queue pair");
+    there(&mut world.qps, qp, "queue pair").outside("ibv_bind_mw");
     // SAFETY: the caller has one there.
     let asked = unsafe { &*bind };
     verbs::errno(called.and_then(|()| {
@@ -194,6 +194,7 @@ pub(crate) unsafe extern "C" fn bind(
         world.take_local(id, Send::bind(asked.wr_id, asked.send_flags, place, bind))?;
         // SAFETY: it is there.
         unsafe { (*mw).rkey = rkey };
+        world.start_sends(id);
         world.pump();
         Ok(())
     }))

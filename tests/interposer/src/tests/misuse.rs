@@ -5,6 +5,7 @@ use std::process::Command;
 use std::ptr::null_mut;
 
 use super::polling::{call, make, push, start, tells};
+use super::posting::{Wr, connected, datagrams};
 use super::rig::*;
 use crate::channel::ibv_get_cq_event;
 use crate::control::rdma_fault_wake;
@@ -41,6 +42,21 @@ fn misuse_ends_the_program_and_says_why() {
             "ibv_start_poll on a completion queue that was not made",
         ),
         ("a_start_after_the_end", "start_poll on a completion queue that was destroyed"),
+        ("a_post_in_a_post", "ibv_wr_start between ibv_wr_start and ibv_wr_complete"),
+        ("a_plain_post_in_a_post", "ibv_post_send between ibv_wr_start and ibv_wr_complete"),
+        ("the_end_of_a_queue_pair_in_a_post", "ibv_destroy_qp between ibv_wr_start and"),
+        ("a_work_request_before_the_start", "ibv_wr_send without ibv_wr_start"),
+        ("a_completion_before_the_start", "ibv_wr_complete without ibv_wr_start"),
+        ("an_abortion_after_the_end", "ibv_wr_abort without ibv_wr_start"),
+        ("a_setter_before_all", "ibv_wr_set_sge before any work request"),
+        ("a_second_setter", "ibv_wr_set_sge for a work request that has data, or wants none"),
+        ("data_for_an_invalidation", "ibv_wr_set_sge_list for a work request that has data, or"),
+        ("a_send_without_data", "ibv_wr_complete after a work request without data"),
+        ("one_without_data_before_another", "ibv_wr_send after a work request without data"),
+        ("a_datagram_to_nobody", "ibv_wr_complete after a datagram without ibv_wr_set_ud_addr"),
+        ("inline_data_without_the_flag", "ibv_wr_set_inline_data, where IBV_SEND_INLINE"),
+        ("the_flag_without_inline_data", "ibv_wr_set_sge, where IBV_SEND_INLINE"),
+        ("a_call_after_the_end", "wr_start on a queue pair that was destroyed"),
     ] {
         let said = last_words(name);
         assert!(said.contains(words), "{name}: {said}");
@@ -168,5 +184,135 @@ mod ends {
         let cq = make(rig.context, 7, 0);
         assert_eq!(ibv_destroy_cq(cq.cast()), 0);
         start(cq);
+    }
+
+    /// Runs this on an extended queue pair that is being posted on, or not yet.
+    fn posting(begun: bool, what: impl FnOnce(&Rig, Wr)) {
+        let rig = Rig::unconnected();
+        let wr = connected(&rig);
+        if begun {
+            call!(wr.qp, wr_start);
+        }
+        what(&rig, wr);
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn a_post_in_a_post() {
+        posting(true, |_, wr| call!(wr.qp, wr_start));
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn a_plain_post_in_a_post() {
+        posting(true, |_, wr| post_send(wr.qp.cast(), send_wr(1, &[])));
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn the_end_of_a_queue_pair_in_a_post() {
+        posting(true, |_, wr| assert_eq!(ibv_destroy_qp(wr.qp.cast()), 0));
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn a_work_request_before_the_start() {
+        posting(false, |_, wr| call!(wr.qp, wr_send));
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn a_completion_before_the_start() {
+        posting(false, |_, wr| assert_eq!(call!(wr.qp, wr_complete), 0));
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn an_abortion_after_the_end() {
+        posting(true, |_, wr| {
+            assert_eq!(call!(wr.qp, wr_complete), 0);
+            call!(wr.qp, wr_abort);
+        });
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn a_setter_before_all() {
+        posting(true, |rig, wr| wr.sge(rig.sge(0, 8)));
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn a_second_setter() {
+        posting(true, |rig, wr| {
+            call!(wr.next(1), wr_send);
+            wr.sge(rig.sge(0, 8));
+            wr.sge(rig.sge(8, 8));
+        });
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn data_for_an_invalidation() {
+        posting(true, |rig, wr| {
+            call!(wr.next(1), wr_local_inv, rig.rkey());
+            wr.none();
+        });
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn a_send_without_data() {
+        posting(true, |_, wr| {
+            call!(wr.next(1), wr_send);
+            call!(wr.qp, wr_complete);
+        });
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn one_without_data_before_another() {
+        posting(true, |_, wr| {
+            call!(wr.next(1), wr_send);
+            call!(wr.next(2), wr_send);
+        });
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn a_datagram_to_nobody() {
+        let rig = Rig::new();
+        let ([wr, _], _) = datagrams(&rig);
+        call!(wr.qp, wr_start);
+        call!(wr.next(1), wr_send);
+        wr.none();
+        call!(wr.qp, wr_complete);
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn inline_data_without_the_flag() {
+        posting(true, |_, wr| {
+            call!(wr.next(1), wr_send);
+            wr.inline(b"data");
+        });
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn the_flag_without_inline_data() {
+        posting(true, |rig, wr| {
+            call!(wr.next_inline(1), wr_send);
+            wr.sge(rig.sge(0, 8));
+        });
+    }
+
+    #[test]
+    #[ignore = "ends the program"]
+    fn a_call_after_the_end() {
+        posting(false, |_, wr| {
+            assert_eq!(ibv_destroy_qp(wr.qp.cast()), 0);
+            call!(wr.qp, wr_start);
+        });
     }
 }
