@@ -44,6 +44,8 @@ control! {
     fn rdma_fault_break(qp: *mut c_void) -> c_int;
     fn rdma_fault_recv_in_err_vanishes(vanishes: c_int) -> ();
     fn rdma_fault_no_atomics(none: c_int) -> ();
+    fn rdma_fault_clock(ticks: u64) -> u64;
+    fn rdma_fault_no_clock(none: c_int) -> ();
     fn rdma_fault_memory_limit(bytes: u64) -> ();
     fn rdma_fault_gid_move(from: c_int, to: c_int) -> c_int;
     fn rdma_fault_count(verb: *const c_char) -> i64;
@@ -90,10 +92,12 @@ pub(crate) enum Post {
     TakenForeign,
     /// None is taken, and one is named that is not in the chain.
     LostForeign,
+    /// Those before this one are taken, and none is named.
+    TakenBefore(u32),
 }
 
-/// The next `times` calls of `ibv_post_send`, `ibv_post_recv` or `ibv_post_srq_recv` fail like this; only
-/// of chains that have the work request to refuse.
+/// The next `times` calls of `ibv_post_send`, `ibv_post_recv`, `ibv_post_srq_recv` or `wr_complete` fail like this;
+/// only of chains that have the work request to refuse. The last names none.
 pub(crate) fn fail_post(verb: &str, how: Post, errno: c_int, times: u32) {
     let (mode, at) = match how {
         Post::RefuseAt(at) => (0, at as c_int),
@@ -101,6 +105,7 @@ pub(crate) fn fail_post(verb: &str, how: Post, errno: c_int, times: u32) {
         Post::LostUnnamed => (2, 0),
         Post::TakenForeign => (3, 0),
         Post::LostForeign => (4, 0),
+        Post::TakenBefore(at) => (5, at as c_int),
     };
     known(rdma_fault_post(c(verb).as_ptr(), mode, at, errno, times as c_int), verb);
 }
@@ -187,6 +192,16 @@ pub(crate) fn recv_in_err_vanishes(vanishes: bool) {
 /// Devices that are opened from now on say that they have no atomics.
 pub(crate) fn no_atomics(none: bool) {
     rdma_fault_no_atomics(none.into());
+}
+
+/// Sets the devices' clocks, which count up to 48 bits and go on by 100 with each completion.
+pub(crate) fn clock(ticks: u64) {
+    rdma_fault_clock(ticks);
+}
+
+/// Devices say from now on that they have no clock.
+pub(crate) fn no_clock(none: bool) {
+    rdma_fault_no_clock(none.into());
 }
 
 /// How many bytes can be registered in all; more is `ENOMEM`.

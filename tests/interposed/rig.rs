@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rdma_verbs::{
-    Buffer, Completion, CompletionQueue, ConnectOptions, Context, DeviceList, GidEntry, Init,
-    InitOptions, Memory, Pool, ProtectionDomain, QueuePair, QueuePairBuilder, RemoteAccess, Reset,
-    Rts, WcOpcode, WcStatus,
+    Buffer, Calls, Completion, CompletionQueue, ConnectOptions, Context, DeviceList, GidEntry,
+    Init, InitOptions, Memory, Pool, ProtectionDomain, QueuePair, QueuePairBuilder, RemoteAccess,
+    Reset, Rts, WcOpcode, WcStatus,
 };
 
 /// What a peer may do in these tests.
@@ -55,6 +55,18 @@ impl Rig {
         let cq = CompletionQueue::new(&context, 1023).expect("a CQ");
         let pool = Pool::new(&pd, SIZE, BUFFERS).expect("a pool");
         Rig { cq, pool, pd, context, row }
+    }
+
+    /// Polled by these calls.
+    pub(crate) fn polled(self, calls: Calls) -> Rig {
+        let cq = CompletionQueue::builder(&self.context, 1023).calls(calls).build();
+        Rig { cq: cq.expect("a CQ"), ..self }
+    }
+
+    /// Its completion queue tells the device's times.
+    pub(crate) fn timed(self) -> Rig {
+        let cq = CompletionQueue::builder(&self.context, 1023).timestamps(true).build();
+        Rig { cq: cq.expect("a CQ"), ..self }
     }
 
     /// For queue pairs of 16 work requests a queue, of 4 entries, that send 64 bytes inline.
