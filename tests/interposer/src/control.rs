@@ -39,7 +39,8 @@ fn times(times: c_int) -> Option<u32> {
 }
 
 /// Every `every`th call of a verb from now on fails with `errno`, `times` times in all (less than 0:
-/// always), in the way that the verb fails. `poll_cq` gives `errno` negated.
+/// always), in the way that the verb fails. `poll_cq` gives `errno` negated, `start_poll` and `next_poll` as it is,
+/// `qp_to_qp_ex` none. Calls that cannot fail are counted only: `end_poll`, `wr_start`, `wr_abort`.
 ///
 /// # Safety
 ///
@@ -83,7 +84,8 @@ pub unsafe extern "C" fn rdma_fault_post(
     done(fault.map(|fault| world().faults.posts.push(fault)))
 }
 
-/// Takes back every fault, lets go of what is held or stands still, and counts calls from 0 again. The clocks begin anew.
+/// Takes back every fault, lets go of what is held or stands still, and counts calls from 0 again. The clocks begin
+/// anew.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_fault_reset() {
     let mut world = world();
