@@ -142,7 +142,9 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         self
     }
 
-    /// By which of libibverbs' calls sends are posted. Receives always are by `ibv_post_recv`.
+    /// By which of libibverbs' calls sends are posted. Receives always are by `ibv_post_recv`, and with the extended
+    /// calls those requests by `ibv_post_send` that the provider does not take there (binds and local invalidates, of
+    /// some).
     ///
     /// A failure of `ibv_wr_complete` does not tell whether anything was taken, as one of `ibv_post_send` does:
     /// [`Refusal::Unsure`](crate::Refusal::Unsure).

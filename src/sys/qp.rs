@@ -8,7 +8,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use super::abi::{ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
-use super::abi::{ibv_qp_ex, ibv_recv_wr, ibv_send_wr};
+use super::abi::{ibv_recv_wr, ibv_send_wr};
 use super::cq::CqHandle;
 use super::pd::PdHandle;
 use super::srq::SrqHandle;
@@ -16,6 +16,7 @@ use super::{calls, conv};
 use crate::error::Errno;
 use crate::types::{Gid, Lid};
 
+use extended::Extended;
 pub(crate) use extended::send_ops;
 
 /// The most scatter/gather entries of one work request that this crate posts; devices have 30 or so.
@@ -57,7 +58,7 @@ pub(crate) struct QpHandle {
     number: u32,
     /// The context's operations, at hand. Sends are posted by the first, or call by call by the second.
     post_send: Option<PostSend>,
-    extended: Option<NonNull<ibv_qp_ex>>,
+    extended: Option<Extended>,
     post_recv: Option<PostRecv>,
     /// Destroyed after it, and so never where it could not be.
     parents: ManuallyDrop<Parents>,
@@ -206,9 +207,9 @@ impl QpHandle {
         chain: *mut ibv_send_wr,
         bad: &mut *mut ibv_send_wr,
     ) -> Result<(), Errno> {
-        match self.extended {
+        match &self.extended {
             // SAFETY: the queue pair is live; else by this function's own contract.
-            Some(extended) => unsafe { extended::post(extended.as_ptr(), chain, bad) },
+            Some(extended) => unsafe { extended.post(chain, bad) },
             None => {
                 *bad = chain;
                 Err(Errno::EOPNOTSUPP)

@@ -30,7 +30,8 @@ interposed! {
             (libc::ENOSYS, "loop0 has no extended calls to post by"),
             (libc::EPERM, "ibv_create_qp_ex on loop0: EPERM (1): Operation not permitted"),
         ] {
-            faults::fail("create_qp_ex", errno);
+            // Also for fewer work requests.
+            faults::fail_every("create_qp_ex", errno, 1, Some(if errno == libc::EOPNOTSUPP { 3 } else { 1 }));
             assert_eq!(make().expect_err("it fails").to_string(), expected);
         }
         // Without inline data too.

@@ -10,8 +10,8 @@ use rdma_verbs::{
     RemoteAccess, RemoteSlice, Rts,
 };
 
-use crate::interposed::interposed;
 use crate::interposed::rig::{Random, Rig, everything};
+use crate::interposed::{faults, interposed};
 
 /// Everything that can be seen of the completions there are; windows are kept.
 fn log(rig: &mut Rig, text: &mut String, windows: &mut Vec<MemoryWindow>) {
@@ -187,9 +187,14 @@ interposed! {
     }
 
     fn windows() {
-        let play = |(polled, posted)| {
+        // Of those that can be posted, the provider does not take local invalidates when it refuses once, and binds
+        // when it refuses twice: they are posted by the plain call.
+        let play = |(polled, posted), refuses| {
             let mut rig = Rig::new().polled(polled);
             let make = || {
+                if refuses > 0 {
+                    faults::fail_every("create_qp_ex", libc::EOPNOTSUPP, 1, Some(refuses));
+                }
                 let made = rig.builder().calls(posted).build().expect("a queue pair");
                 made.init(&rig.init_options()).expect("to INIT")
             };
@@ -211,16 +216,22 @@ interposed! {
             }
             drop((windows, a, b));
             log(&mut rig, &mut text, &mut Vec::new());
+            let plainly = faults::count("ibv_post_send");
             let plain = memory.revoke().expect("nothing is bound");
             write!(text, "{:x?}", &plain[..]).expect("a text");
             drop(plain);
             rig.end();
-            text
+            faults::reset();
+            (text, plainly)
         };
-        let expected = play((Calls::Classic, Calls::Classic));
+        let (expected, _) = play((Calls::Classic, Calls::Classic), 0);
         assert!(expected.contains("window of Some(64)"), "{expected}");
         for calls in OTHERS {
-            assert_eq!(play(calls), expected, "{calls:?}");
+            assert_eq!(play(calls, 0).0, expected, "{calls:?}");
+        }
+        for (refuses, plainly) in [(0, 0), (1, 3), (2, 6)] {
+            let played = play((Calls::Classic, Calls::Extended), refuses);
+            assert_eq!(played, (expected.clone(), plainly), "refused {refuses} times");
         }
     }
 }

@@ -2,8 +2,11 @@
 //! rdma-core 55, which one of the two guests has. What they give is held against what the classic calls give, by the
 //! same tests.
 
-use rdma_verbs::wr::{Receive, Send};
-use rdma_verbs::{Calls, Capability, CompletionQueue, Error, Notify, QueuePair, Refusal, WcStatus};
+use rdma_verbs::wr::{Bind, Inline, Receive, Send, Write};
+use rdma_verbs::{
+    Calls, Capability, CompletionQueue, Error, Exposed, InitOptions, Memory, Notify, QueuePair,
+    Refusal, WcStatus,
+};
 
 use super::rc::{self, Ground, Pair, completions};
 use super::rig::Rig;
@@ -70,6 +73,47 @@ fn datagrams_by_each_kind_of_call() {
         let rig = Rig::new();
         let ground = ud::Ground::new(&rig).by(polled, posted);
         ud::messages(&rig, ground);
+    }
+}
+
+/// rxe takes no local invalidates on this transport, which its kernel has not either: that must not be in the way.
+#[test]
+fn an_unreliable_connection() {
+    for (polled, posted) in combinations() {
+        let rig = Rig::new();
+        let ground = Ground::new(&rig);
+        let cq = CompletionQueue::builder(&ground.context, 256).calls(polled).build();
+        let mut cq = cq.expect("a CQ");
+        let make = || {
+            let made = QueuePair::uc(&ground.pd, &cq, &cq).max_inline(64).calls(posted).build();
+            let init = InitOptions::new(ground.row.port()).access(rc::everything());
+            made.expect("a queue pair").init(&init).expect("to INIT")
+        };
+        let (a, mut b) = (make(), make());
+        b.recv_queue().post(Receive::new(()).wr_id(1)).expect("room");
+        let options = ground.options();
+        let at_a = a.endpoint(&options).expect("an address");
+        let at_b = b.endpoint(&options).expect("an address");
+        let mut a = a.connect(&at_b, &options).expect("connected");
+        let mut b = b.connect(&at_a, &options).expect("connected");
+        let memory = Exposed::with_windows(&ground.pd, 64, Default::default()).expect("memory");
+        let bind = Bind::new(
+            b.memory_window().expect("rxe has them"),
+            memory.range(0, 64).expect("all"),
+            rc::everything(),
+        );
+        let remote = bind.remote().expect("its key is known");
+        b.send_queue().post(bind.wr_id(2)).expect("room");
+        let mut bound = completions(&mut cq, 1);
+        assert_eq!((bound[0].wr_id, bound[0].status), (2, WcStatus::SUCCESS));
+        let Some(Memory::Window(window)) = bound.remove(0).memory.pop() else { panic!("a window") };
+        a.send_queue().post(Write::new(Inline(b"written"), remote).wr_id(3)).expect("room");
+        a.send_queue().post(Send::new(()).wr_id(4).signaled()).expect("room");
+        let seen = completions(&mut cq, 3);
+        let all: Vec<_> = seen.iter().map(|seen| (seen.wr_id, seen.status)).collect();
+        assert_eq!(all, [1, 3, 4].map(|wr_id| (wr_id, WcStatus::SUCCESS)));
+        drop((seen, window, a, b));
+        assert_eq!(&memory.revoke().expect("nothing is bound")[..7], b"written");
     }
 }
 

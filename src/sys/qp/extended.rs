@@ -1,7 +1,7 @@
 //! Queue pairs that are posted on call by call (`ibv_wr_*`), instead of by a chain of structs.
 //!
 //! A chain is what the layers above make; here it is told to the provider one call after the other. So nothing above
-//! can tell one from the other, but for what a failure says, see [`post`].
+//! can tell one from the other, but for what a failure says, see [`Extended::post`].
 
 use std::ffi::c_uint;
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use super::super::abi::{
 };
 use super::super::ops::{self, Newer};
 use super::super::{calls, conv};
-use super::MAX_SGE;
+use super::{MAX_SGE, PostSend};
 use crate::error::Errno;
 use crate::sys::pd::PdHandle;
 
@@ -39,13 +39,21 @@ pub(crate) mod send_ops {
     pub(crate) const WRITES: u64 = 1 << 0 | 1 << 1;
     pub(crate) const READ: u64 = 1 << 4;
     pub(crate) const ATOMICS: u64 = 1 << 5 | 1 << 6;
-    /// Sends that invalidate a key, and local invalidates.
-    pub(crate) const INVALIDATE: u64 = 1 << 7 | 1 << 9;
+    pub(crate) const LOCAL_INVALIDATE: u64 = 1 << 7;
+    /// Those, and sends that invalidate a key.
+    pub(crate) const INVALIDATE: u64 = LOCAL_INVALIDATE | 1 << 9;
     pub(crate) const BIND: u64 = 1 << 8;
 }
 
-/// `ibv_create_qp_ex` for the work requests of these bits. `EOPNOTSUPP` where the library or the provider lacks the
-/// calls, or one of the work requests.
+/// Sends are posted on it by these calls, and those by the plain one that the provider did not take when it was made:
+/// hns has no local invalidates and no binds, and rxe no local invalidates on UC.
+pub(super) struct Extended {
+    qp: NonNull<ibv_qp_ex>,
+    plain: Option<PostSend>,
+}
+
+/// `ibv_create_qp_ex` for the work requests of these bits, or as many of them as the provider takes. `EOPNOTSUPP` where
+/// the library or the provider lacks the calls.
 ///
 /// # Safety
 ///
@@ -54,7 +62,27 @@ pub(super) unsafe fn create(
     pd: &PdHandle,
     init: &mut ibv_qp_init_attr,
     send_ops_flags: u64,
-) -> Result<(NonNull<ibv_qp>, NonNull<ibv_qp_ex>), Errno> {
+) -> Result<(NonNull<ibv_qp>, Extended), Errno> {
+    let without = [0, send_ops::LOCAL_INVALIDATE, send_ops::LOCAL_INVALIDATE | send_ops::BIND];
+    let mut outcome = Err(Errno::EOPNOTSUPP);
+    for without in without {
+        // SAFETY: by this function's own contract.
+        outcome = unsafe { create_for(pd, init, send_ops_flags & !without) };
+        if !matches!(outcome, Err(Errno::EOPNOTSUPP)) {
+            break;
+        }
+    }
+    outcome
+}
+
+/// # Safety
+///
+/// As for [`create`].
+unsafe fn create_for(
+    pd: &PdHandle,
+    init: &mut ibv_qp_init_attr,
+    send_ops_flags: u64,
+) -> Result<(NonNull<ibv_qp>, Extended), Errno> {
     const PD: u32 = 1 << 0;
     const SEND_OPS_FLAGS: u32 = 1 << 6;
     let to_extended = Newer::get().qp_to_qp_ex.ok_or(Errno::EOPNOTSUPP)?;
@@ -82,7 +110,11 @@ pub(super) unsafe fn create(
     init.cap = attr.cap;
     // SAFETY: just made.
     match NonNull::new(unsafe { to_extended(qp.as_ptr()) }) {
-        Some(extended) => Ok((qp, extended)),
+        Some(extended) => {
+            // SAFETY: the context is open while the PD lives. What its provider put there on opening it stays.
+            let plain = unsafe { (*pd.context().raw()).ops.post_send };
+            Ok((qp, Extended { qp: extended, plain }))
+        }
         None => {
             // SAFETY: just made, and nothing was posted on it.
             let _ = unsafe { calls::ibv_destroy_qp(qp.as_ptr()) };
@@ -98,12 +130,12 @@ macro_rules! field {
     };
 }
 
-/// Whether the queue pair takes all work requests of a chain: the first that it does not take.
+/// Whether the queue pair was made for all work requests of a chain.
 ///
 /// # Safety
 ///
-/// As for [`post`].
-unsafe fn unknown(qp: *mut ibv_qp_ex, chain: *mut ibv_send_wr) -> Option<*mut ibv_send_wr> {
+/// As for [`Extended::post`].
+unsafe fn takes(qp: *mut ibv_qp_ex, chain: *const ibv_send_wr) -> bool {
     let mut wr = chain;
     while !wr.is_null() {
         // SAFETY: the queue pair is live, and the chain well formed, by this function's own contract.
@@ -124,47 +156,54 @@ unsafe fn unknown(qp: *mut ibv_qp_ex, chain: *mut ibv_send_wr) -> Option<*mut ib
             (known, (*wr).next)
         };
         if !known {
-            return Some(wr);
+            return false;
         }
         wr = next;
     }
-    None
+    true
 }
 
-/// Posts a chain of work requests: `ibv_wr_start`, one call or more for each, `ibv_wr_complete`.
-///
-/// If it fails with `bad` as it was, the last of these calls failed: then nothing was taken, by the man page; but rxe
-/// tells in the same way that it could not ring, when all is in its queue. If a work request is one that the queue
-/// pair was not made for, `bad` is the first of the chain, and nothing was begun.
-///
-/// # Safety
-///
-/// `qp` is live, and nobody else posts sends on it meanwhile. The chain and its memory are as
-/// [`QpHandle::post_send`](super::QpHandle::post_send) wants them.
-pub(super) unsafe fn post(
-    qp: *mut ibv_qp_ex,
-    chain: *mut ibv_send_wr,
-    bad: &mut *mut ibv_send_wr,
-) -> Result<(), Errno> {
-    // SAFETY: the queue pair is live.
-    let (start, complete) = unsafe { (field!(qp, wr_start), field!(qp, wr_complete)) };
-    // SAFETY: by this function's own contract.
-    let unknown = unsafe { unknown(qp, chain) };
-    let (Some(start), Some(complete), None) = (start, complete, unknown) else {
-        *bad = chain;
-        return Err(Errno::EOPNOTSUPP);
-    };
-    // SAFETY: the operations are the queue pair's own.
-    unsafe { start(qp) };
-    let mut wr = chain;
-    while !wr.is_null() {
-        // SAFETY: between start and completion; the chain is well formed.
-        unsafe { tell(qp, wr) };
-        // SAFETY: as above.
-        wr = unsafe { (*wr).next };
+impl Extended {
+    /// Posts a chain of work requests: `ibv_wr_start`, one call or more for each, `ibv_wr_complete`; all of it by
+    /// `ibv_post_send` if there is one among them that the queue pair was not made for.
+    ///
+    /// If it fails with `bad` as it was, the last of these calls failed: then nothing was taken, by the man page; but
+    /// rxe tells in the same way that it could not ring, when all is in its queue.
+    ///
+    /// # Safety
+    ///
+    /// The queue pair is live, and nobody else posts sends on it meanwhile. The chain and its memory are as
+    /// [`QpHandle::post_send`](super::QpHandle::post_send) wants them.
+    pub(super) unsafe fn post(
+        &self,
+        chain: *mut ibv_send_wr,
+        bad: &mut *mut ibv_send_wr,
+    ) -> Result<(), Errno> {
+        let qp = self.qp.as_ptr();
+        // SAFETY: the queue pair is live; the chain by this function's own contract.
+        let (start, complete, takes) =
+            unsafe { (field!(qp, wr_start), field!(qp, wr_complete), takes(qp, chain)) };
+        let (Some(start), Some(complete), true) = (start, complete, takes) else {
+            let Some(plain) = self.plain else {
+                *bad = chain;
+                return Err(Errno::EOPNOTSUPP);
+            };
+            // SAFETY: the operation is that of the queue pair's own context; else by this function's own contract.
+            // The two ways may take turns.
+            return conv::zero_or_errno(unsafe { plain(qp.cast(), chain, bad) });
+        };
+        // SAFETY: the operations are the queue pair's own.
+        unsafe { start(qp) };
+        let mut wr = chain;
+        while !wr.is_null() {
+            // SAFETY: between start and completion; the chain is well formed.
+            unsafe { tell(qp, wr) };
+            // SAFETY: as above.
+            wr = unsafe { (*wr).next };
+        }
+        // SAFETY: after the start.
+        conv::zero_or_errno(unsafe { complete(qp) })
     }
-    // SAFETY: after the start.
-    conv::zero_or_errno(unsafe { complete(qp) })
 }
 
 /// Calls an operation of the queue pair; one that is absent is passed over.
@@ -180,7 +219,7 @@ macro_rules! call {
 ///
 /// # Safety
 ///
-/// As for [`post`], after `wr_start`; the queue pair has an operation for it.
+/// As for [`Extended::post`], after `wr_start`; the queue pair has an operation for it.
 #[inline]
 unsafe fn tell(qp: *mut ibv_qp_ex, wr: *const ibv_send_wr) {
     // SAFETY: a work request has these fields whatever its opcode; the two of the queue pair are for whoever posts.
