@@ -4,6 +4,8 @@
 //! ```text
 //! cargo bench --bench data_path             a table, and the bar
 //! cargo bench --bench data_path -- --json   one object, with what batches cost in it
+//! cargo bench --bench data_path -- --extended
+//!                                           ours by libibverbs' extended calls, which raw are not
 //! cargo bench --bench data_path -- --only ours,1,1000000
 //!                                           just so many messages: for callgrind and the like
 //! ```
@@ -24,8 +26,8 @@ use std::time::{Duration, Instant};
 use c_loop::{CLoop, CPair};
 use rdma_verbs::wr::{Receive, Send};
 use rdma_verbs::{
-    Buffer, CompletionQueue, ConnectOptions, DeviceList, InitOptions, Pool, ProtectionDomain,
-    QueuePair, Rts,
+    Buffer, Calls, CompletionQueue, ConnectOptions, DeviceList, InitOptions, Pool,
+    ProtectionDomain, QueuePair, Rts,
 };
 use serde_json::json;
 
@@ -49,15 +51,16 @@ struct Ours {
 }
 
 impl Ours {
-    fn open() -> Ours {
+    fn open(calls: Calls) -> Ours {
         let devices = DeviceList::new().expect("devices can be listed");
         let context = devices.find(DEVICE).expect("it is preloaded").open().expect("it opens");
         let row = context.gids().cached().rows()[1];
         let pd = ProtectionDomain::new(&context).expect("a PD");
-        let cq = CompletionQueue::new(&context, 2 * DEPTH).expect("a CQ");
+        let cq = CompletionQueue::builder(&context, 2 * DEPTH).calls(calls).build();
+        let cq = cq.expect("a CQ");
         let pool = Pool::new(&pd, 64, 2 * MOST).expect("a pool");
         let builder = QueuePair::rc(&pd, &cq, &cq).send_depth(DEPTH).recv_depth(DEPTH);
-        let made = builder.build().expect("a queue pair");
+        let made = builder.calls(calls).build().expect("a queue pair");
         let qp = made.init(&InitOptions::new(row.port())).expect("to INIT");
         let options = ConnectOptions::new(&row);
         let itself = qp.endpoint(&options).expect("an address");
@@ -172,13 +175,17 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == "--only") {
         return only(arguments.get(at + 1).map_or("", String::as_str));
     }
-    let (mut raw, mut ours) = (raw(), Ours::open());
+    let (calls, name) = match arguments.iter().any(|argument| argument == "--extended") {
+        true => (Calls::Extended, "extended"),
+        false => (Calls::Classic, "ours"),
+    };
+    let (mut raw, mut ours) = (raw(), Ours::open(calls));
     let measured: Vec<_> = BATCHES
         .iter()
         .map(|batch| {
             let (raw, ours, allocations) = measure(&mut raw, &mut ours, *batch);
             let overhead = (ours - raw) / OPERATIONS;
-            let instructions = [instructions("raw", *batch), instructions("ours", *batch)];
+            let instructions = [instructions("raw", *batch), instructions(name, *batch)];
             (*batch, raw, ours, overhead, allocations, instructions)
         })
         .collect();
@@ -214,11 +221,14 @@ fn main() {
 /// `who,batch,messages`: those messages and nothing else.
 fn only(task: &str) {
     let fields: Vec<&str> = task.split(',').collect();
-    let [who, batch, messages] = fields[..] else { panic!("--only raw|ours,batch,messages") };
+    let [who, batch, messages] = fields[..] else {
+        panic!("--only raw|ours|extended,batch,messages")
+    };
     let (batch, messages) = (batch.parse().expect("a batch"), messages.parse().expect("messages"));
     match who {
         "raw" => drop(raw().run(messages, batch).expect("every message arrives")),
-        "ours" => drop(Ours::open().run(messages, batch)),
-        other => panic!("{other}: raw or ours"),
+        "ours" => drop(Ours::open(Calls::Classic).run(messages, batch)),
+        "extended" => drop(Ours::open(Calls::Extended).run(messages, batch)),
+        other => panic!("{other}: raw, ours or extended"),
     }
 }

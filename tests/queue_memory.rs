@@ -10,7 +10,7 @@ use std::cell::Cell;
 use interposed::rig::{Rig, everything};
 use interposed::{faults, interposed};
 use rdma_verbs::wr::{FetchAdd, Inline, Read, Receive, Send, Write};
-use rdma_verbs::{CompletionQueue, Exposed, QueuePair, Reset, SharedReceiveQueue};
+use rdma_verbs::{Calls, CompletionQueue, Exposed, QueuePair, Reset, SharedReceiveQueue};
 
 thread_local! {
     /// Of this thread, since the harness's own allocates beside it: how many bytes there are now, and how
@@ -158,9 +158,16 @@ interposed! {
     }
 
     fn nothing_allocates_on_the_data_path() {
-        for (device, fails) in [("loop0", false), ("loop0", true), ("empty0", false)] {
+        use Calls::{Classic, Extended};
+        for (device, fails, calls) in [
+            ("loop0", false, Classic),
+            ("loop0", true, Classic),
+            ("empty0", false, Classic),
+            ("loop0", false, Extended),
+            ("empty0", false, Extended),
+        ] {
             faults::reset();
-            let mut rig = Rig::on(device);
+            let mut rig = Rig::on(device).polled(calls).posted(calls);
             let (mut a, mut b) = rig.pair();
             let exposed = Exposed::new(&rig.pd, 64, everything()).expect("memory");
             let remote = exposed.remote();

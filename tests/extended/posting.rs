@@ -2,19 +2,15 @@
 //! the queue until that is destroyed, and comes back then.
 
 use rdma_verbs::wr::{Inline, Receive, Send};
-use rdma_verbs::{Calls, Error, QueuePair, Refusal, Rts, WcStatus};
+use rdma_verbs::{Calls, Error, Refusal, WcStatus};
 
 use crate::interposed::faults::Post;
 use crate::interposed::rig::{Rig, poll};
 use crate::interposed::{faults, interposed, leaks_on_purpose};
 
-/// Two queue pairs that are posted on by the extended calls, connected to each other.
-fn pair(rig: &Rig) -> (QueuePair<Rts>, QueuePair<Rts>) {
-    let make = || {
-        let made = rig.builder().calls(Calls::Extended).build().expect("a queue pair");
-        made.init(&rig.init_options()).expect("to INIT")
-    };
-    rig.connect(make(), make())
+/// Its queue pairs are posted on by the extended calls.
+fn rig() -> Rig {
+    Rig::new().posted(Calls::Extended)
 }
 
 /// How the last call of a post can fail, with how much of it taken.
@@ -23,8 +19,8 @@ const FAILURES: [Post; 4] =
 
 interposed! {
     fn queue_pairs_that_cannot_be_made() {
-        let mut rig = Rig::new();
-        let make = || rig.builder().calls(Calls::Extended).build();
+        let mut rig = rig();
+        let make = || rig.builder().build();
         for (errno, expected) in [
             (libc::EOPNOTSUPP, "loop0 has no extended calls to post by"),
             (libc::ENOSYS, "loop0 has no extended calls to post by"),
@@ -39,7 +35,7 @@ interposed! {
         let error = make().expect_err("no memory");
         assert!(matches!(error, Error::NoMemory { what: "a queue pair", .. }), "{error}");
         // More inline than there is room for is told as with the plain call.
-        let error = rig.builder().calls(Calls::Extended).max_inline(1 << 20).build();
+        let error = rig.builder().max_inline(1 << 20).build();
         let error = error.expect_err("too much");
         assert!(matches!(error, Error::InlineNotGranted { .. }), "{error}");
         let made = rig.builder().calls(Calls::WhereKnownGood).build().expect("a queue pair");
@@ -52,8 +48,8 @@ interposed! {
 
     fn a_post_that_fails() {
         for how in [Post::RefuseAt(0), Post::LostUnnamed, Post::TakenUnnamed] {
-            let mut rig = Rig::new();
-            let (mut a, mut b) = pair(&rig);
+            let mut rig = rig();
+            let (mut a, mut b) = rig.pair();
             b.recv_queue().post(Receive::new(rig.take()).wr_id(50)).expect("room");
             faults::fail_post("wr_complete", how, libc::EIO, 1);
             let request = Send::new(rig.filled(b"who knows")).signaled().wr_id(1);
@@ -83,8 +79,8 @@ interposed! {
 
     fn a_batch_that_fails() {
         for how in FAILURES {
-            let mut rig = Rig::new();
-            let (mut a, mut b) = pair(&rig);
+            let mut rig = rig();
+            let (mut a, mut b) = rig.pair();
             for _ in 0..4 {
                 b.recv_queue().post(Receive::new(rig.take())).expect("room");
             }
@@ -109,8 +105,8 @@ interposed! {
 
     /// A flush is a request too.
     fn a_flush_that_fails() {
-        let mut rig = Rig::new();
-        let (mut a, mut b) = pair(&rig);
+        let mut rig = rig();
+        let (mut a, mut b) = rig.pair();
         b.recv_queue().post(Receive::new(rig.take())).expect("room");
         a.send_queue().post(Send::new(Inline(b"silent"))).expect("room");
         faults::fail_post("wr_complete", Post::LostUnnamed, libc::EIO, 1);
@@ -126,8 +122,8 @@ interposed! {
     /// Its memory stays, as after a plain call.
     fn a_queue_pair_that_cannot_be_destroyed() {
         leaks_on_purpose();
-        let rig = Rig::new();
-        let (mut a, b) = pair(&rig);
+        let rig = rig();
+        let (mut a, b) = rig.pair();
         faults::stall(true);
         a.send_queue().post(Send::new(rig.filled(b"under way"))).expect("room");
         faults::fail("ibv_destroy_qp", libc::EBUSY);

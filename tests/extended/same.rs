@@ -89,13 +89,8 @@ fn post(rig: &Rig, qp: &mut QueuePair<Rts>, to: RemoteSlice, random: &mut Random
 
 /// The same for whoever plays it.
 fn play(seed: u64, polled: Calls, posted: Calls) -> String {
-    let mut rig = Rig::new().polled(polled);
-    let make = |rig: &Rig| {
-        let made = rig.builder().calls(posted).build().expect("a queue pair");
-        made.init(&rig.init_options()).expect("to INIT")
-    };
-    let (a, b) = (make(&rig), make(&rig));
-    let (mut a, mut b) = rig.connect(a, b);
+    let mut rig = Rig::new().polled(polled).posted(posted);
+    let (mut a, mut b) = rig.pair();
     assert_eq!((rig.cq.calls(), a.calls()), (polled, posted));
     let exposed = Exposed::new(&rig.pd, 256, everything()).expect("memory");
     let mut random = Random::new(seed);
@@ -190,13 +185,12 @@ interposed! {
         // Of those that can be posted, the provider does not take local invalidates when it refuses once, and binds
         // when it refuses twice: they are posted by the plain call.
         let play = |(polled, posted), refuses| {
-            let mut rig = Rig::new().polled(polled);
+            let mut rig = Rig::new().polled(polled).posted(posted);
             let make = || {
                 if refuses > 0 {
                     faults::fail_every("create_qp_ex", libc::EOPNOTSUPP, 1, Some(refuses));
                 }
-                let made = rig.builder().calls(posted).build().expect("a queue pair");
-                made.init(&rig.init_options()).expect("to INIT")
+                rig.init()
             };
             let (mut a, mut b) = rig.connect(make(), make());
             let memory = Exposed::with_windows(&rig.pd, 256, RemoteAccess::default()).expect("memory");

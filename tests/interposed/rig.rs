@@ -34,6 +34,8 @@ pub(crate) struct Rig {
     pub(crate) pd: ProtectionDomain,
     pub(crate) context: Context,
     pub(crate) row: GidEntry,
+    /// What its queue pairs are posted on by.
+    posted: Calls,
 }
 
 /// How many work requests fit on a queue of a rig's queue pair.
@@ -54,13 +56,18 @@ impl Rig {
         let pd = ProtectionDomain::new(&context).expect("a PD");
         let cq = CompletionQueue::new(&context, 1023).expect("a CQ");
         let pool = Pool::new(&pd, SIZE, BUFFERS).expect("a pool");
-        Rig { cq, pool, pd, context, row }
+        Rig { cq, pool, pd, context, row, posted: Calls::Classic }
     }
 
     /// Polled by these calls.
     pub(crate) fn polled(self, calls: Calls) -> Rig {
         let cq = CompletionQueue::builder(&self.context, 1023).calls(calls).build();
         Rig { cq: cq.expect("a CQ"), ..self }
+    }
+
+    /// Its queue pairs are posted on by these calls.
+    pub(crate) fn posted(self, posted: Calls) -> Rig {
+        Rig { posted, ..self }
     }
 
     /// Its completion queue tells the device's times.
@@ -73,7 +80,7 @@ impl Rig {
     pub(crate) fn builder(&self) -> QueuePairBuilder<'_> {
         let builder = QueuePair::rc(&self.pd, &self.cq, &self.cq);
         let builder = builder.send_depth(DEPTH).recv_depth(DEPTH).max_inline(64);
-        builder.max_send_sge(4).max_recv_sge(4)
+        builder.max_send_sge(4).max_recv_sge(4).calls(self.posted)
     }
 
     pub(crate) fn make(&self) -> QueuePair<Reset> {
