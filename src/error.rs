@@ -390,7 +390,7 @@ pub enum Error {
     NoChannel,
 
     /// A work request that was posted and failed.
-    #[error("{opcode} on {qpn}: {status}{}", vendor_text(*vendor_err))]
+    #[error("{opcode} on QP {qpn}: {status}{}", vendor_text(*vendor_err))]
     Failed {
         /// What it was.
         opcode: WcOpcode,

@@ -4,6 +4,7 @@
 mod interposed;
 
 use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -252,6 +253,31 @@ interposed! {
             assert!(dropped > 100, "{dropped}");
             assert_eq!(rig.out(), 0);
         });
+        rig.end();
+    }
+
+    /// Polled once more when it was ready: a panic, as of every `async fn`, by which nothing is lost.
+    fn polled_after_it_was_ready() {
+        let rig = Rig::new();
+        one_thread().block_on(async {
+            let mut completions = Completions::new(&rig.context, 64).expect("a CQ");
+            let (mut a, mut b) = pair(&rig, &completions);
+            b.recv_queue().post(Receive::new(rig.take())).expect("room");
+            a.send_queue().post(Send::new(rig.filled(b"hello")).signaled()).expect("room");
+            {
+                let mut batch = pin!(completions.next_batch());
+                poll_fn(|cx| batch.as_mut().poll(cx).map(drop)).await;
+                let again = poll_fn(|cx| {
+                    let again = AssertUnwindSafe(|| batch.as_mut().poll(cx).map(drop));
+                    Poll::Ready(catch_unwind(again).is_err())
+                });
+                assert!(again.await, "it is over");
+            }
+            let seen = seen(&mut completions, 2).await.expect("completions");
+            assert_eq!(rig.out(), 2);
+            drop((seen, a, b, completions));
+        });
+        assert_eq!(rig.out(), 0);
         rig.end();
     }
 

@@ -205,6 +205,8 @@ interposed! {
         let refuse = |qp: &mut QueuePair<Rts>, bind: Bind, expected| {
             let refused = qp.send_queue().post(bind).expect_err("it is refused");
             assert_eq!(fault(refused.refusal), expected);
+            let told = format!("a memory window on QP {}: {expected}", qp.qpn());
+            assert_eq!(refused.to_string(), told);
             refused.request.expect("it comes back").into_window()
         };
         window = refuse(&mut b, Bind::new(window, part(), everything()), WindowFault::OtherQueuePair);
@@ -223,6 +225,8 @@ interposed! {
         let refused = a.send_queue().post(Bind::new(one, foreign.range(0, 8).expect("inside"), everything()));
         let refused = refused.expect_err("of another domain");
         assert!(matches!(refused.refusal, Refusal::OtherDomain { .. }), "{refused}");
+        let told = format!("a memory window of another protection domain than that of QP {}", a.qpn());
+        assert_eq!(refused.to_string(), told);
         drop(refused);
         let one = MemoryWindow::type_1(&rig.pd).expect("a window");
         let mut batch = a.send_queue().batch::<2>();

@@ -11,6 +11,8 @@ mod parts;
 mod rdmacm;
 pub(crate) mod report;
 mod steps;
+#[path = "../common/svg.rs"]
+mod svg;
 mod verbs;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -63,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         return serve(options, deadline);
     }
     // Before anything is measured for nothing.
-    options.svg.as_deref().map_or(Ok(()), chart::check)?;
+    options.svg.as_deref().map_or(Ok(()), svg::check)?;
     let mut reports = Vec::new();
     for how in options.runs() {
         let report = measure(options, how, deadline)?;

@@ -13,7 +13,7 @@ pub(crate) struct Report {
     #[serde(flatten)]
     pub(crate) how: How,
     /// How many there were to be.
-    connections: u32,
+    pub(crate) connections: u32,
     /// How many of them failed, at any step. They are in no figure from there on.
     failed: u32,
     /// Of steps that nobody did, `null`.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use rdma_verbs::{
     Choice, Context, DeviceList, DirectorySnapshot, Error, GidDirectory, GidEntry, GidQuery,
-    PortAttr, Reason, Refusal, Verdict,
+    PortAttr, Reason, Verdict,
 };
 
 use super::{Options, PROGRAM, common};
@@ -89,8 +89,13 @@ impl Local {
         let context = list.find(&self.device)?.open()?;
         let limit = context.port(options.ib_port)?.max_message_size.into();
         if size > limit && limit != 0 {
-            return Err(Refusal::MessageTooLong { asked: size, limit }.into());
+            return Err(too_long(size, limit));
         }
         Ok(context)
     }
+}
+
+/// Of a message that the port does not carry.
+pub(crate) fn too_long(asked: u64, most: u64) -> Error {
+    Error::OutOfRange { what: "a message, in bytes,", asked, least: 1, most }
 }

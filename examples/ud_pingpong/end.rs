@@ -4,12 +4,12 @@ use rdma_verbs::transport::Ud;
 use rdma_verbs::wr::{Datagram, Inline};
 use rdma_verbs::{
     AddressHandle, AddressVector, Buffer, CompletionChannel, CompletionQueue, Endpoint, Gid,
-    GidEntry, Grh, Init, InitOptions, PortNum, ProtectionDomain, QKey, Qpn, QueuePair, Refusal,
-    Result, Rts, SendQueue,
+    GidEntry, Grh, Init, InitOptions, PortNum, ProtectionDomain, QKey, Qpn, QueuePair, Result, Rts,
+    SendQueue,
 };
 
 use super::Options;
-use super::local::Local;
+use super::local::{Local, too_long};
 use super::receives::Receives;
 
 /// What stands before a message that has come.
@@ -42,7 +42,7 @@ impl End<Init> {
         let port = context.port(options.ib_port)?;
         let limit = port.active_mtu.bytes().unwrap_or(0).into();
         if options.size > limit {
-            return Err(Refusal::MessageTooLong { asked: options.size, limit }.into());
+            return Err(too_long(options.size, limit));
         }
         let pd = ProtectionDomain::new(&context)?;
         let mut receives = Receives::new(options, &pd)?;

@@ -42,7 +42,7 @@ impl From<Qpn> for QueueOwner {
 impl std::fmt::Display for QueueOwner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            QueueOwner::QueuePair(qpn) => qpn.fmt(f),
+            QueueOwner::QueuePair(qpn) => write!(f, "QP {qpn}"),
             QueueOwner::SharedReceiveQueue(number) => write!(f, "SRQ {number}"),
         }
     }
@@ -94,7 +94,7 @@ pub enum Refusal {
     },
 
     /// More bytes inline than the queue pair was granted.
-    #[error("{asked} bytes inline: {qpn} was granted {limit}")]
+    #[error("{asked} bytes inline: QP {qpn} was granted {limit}")]
     InlineTooLong {
         /// The queue pair.
         qpn: Qpn,
@@ -105,8 +105,10 @@ pub enum Refusal {
     },
 
     /// A message longer than the port can carry.
-    #[error("a message of {asked} bytes: the port carries {limit}")]
+    #[error("a message of {asked} bytes on QP {qpn}: the port carries {limit}")]
     MessageTooLong {
+        /// The queue pair.
+        qpn: Qpn,
         /// How long it is.
         asked: u64,
         /// How long it can be.
@@ -136,9 +138,12 @@ pub enum Refusal {
         asked: u64,
     },
 
-    /// Memory of another protection domain than the queue's.
-    #[error("memory of another protection domain than that of {on}")]
+    /// Memory, an address handle, a memory window or a page pool of another protection domain than the queue's; one
+    /// of another device, or of the device opened once more, is that too.
+    #[error("{what} of another protection domain than that of {on}")]
     OtherDomain {
+        /// Which of these.
+        what: &'static str,
         /// The queue pair, or the shared receive queue.
         on: QueueOwner,
     },
@@ -146,7 +151,7 @@ pub enum Refusal {
     /// A flush towards a peer whose queue pair does not allow writes, or is not known to; see
     /// [`SendQueue::flush`](crate::SendQueue::flush).
     #[error(
-        "{qpn} cannot be flushed: the peer's queue pair is not known to allow writes; signal the last request instead"
+        "QP {qpn} cannot be flushed: the peer's queue pair is not known to allow writes; signal the last request instead"
     )]
     FlushNotAllowed {
         /// The queue pair.
@@ -154,7 +159,7 @@ pub enum Refusal {
     },
 
     /// A memory window that cannot be bound, or invalidated, in this way.
-    #[error("a memory window on {qpn}: {fault}")]
+    #[error("a memory window on QP {qpn}: {fault}")]
     Window {
         /// The queue pair.
         qpn: Qpn,
@@ -163,21 +168,21 @@ pub enum Refusal {
     },
 
     /// An atomic on a device that has none.
-    #[error("an atomic on {qpn}: its device has no atomics")]
+    #[error("an atomic on QP {qpn}: its device has no atomics")]
     NoAtomics {
         /// The queue pair.
         qpn: Qpn,
     },
 
     /// The queue pair was closed.
-    #[error("{qpn} is closed")]
+    #[error("QP {qpn} is closed")]
     Closed {
         /// The queue pair.
         qpn: Qpn,
     },
 
     /// A receive of a queue pair that takes its receives from a shared receive queue: they are posted there.
-    #[error("{qpn} receives from SRQ {srq}: post the receive there")]
+    #[error("QP {qpn} receives from SRQ {srq}: post the receive there")]
     ReceivesShared {
         /// The queue pair.
         qpn: Qpn,

@@ -26,7 +26,7 @@ pub struct TransitionFault {
 impl fmt::Display for TransitionFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TransitionFault { device, qpn, from, to, errno, what } = self;
-        write!(f, "{device} {qpn}: {from} to {to}: ")?;
+        write!(f, "{device} QP {qpn}: {from} to {to}: ")?;
         if let Some(errno) = errno {
             write!(f, "{errno}; ")?;
         }

@@ -75,7 +75,7 @@ pub(crate) trait Receives {
             other |= domain != ours;
             entries.push(entry);
         });
-        if other { Err(Refusal::OtherDomain { on: self.owner() }) } else { Ok(()) }
+        if other { Err(Refusal::OtherDomain { what: "memory", on: self.owner() }) } else { Ok(()) }
     }
 
     /// Posts what was put, all of it.

@@ -73,7 +73,7 @@ fn check<Q: Receives>(queue: &Q, pages: &PagePool, per_receive: u32) -> Result<(
         return Err(Refusal::TooManyEntries { on, asked: per_receive, limit });
     }
     let same = pages.protection_domain().id() == domain;
-    if same { Ok(()) } else { Err(Refusal::OtherDomain { on }) }
+    if same { Ok(()) } else { Err(Refusal::OtherDomain { what: "a page pool", on }) }
 }
 
 /// Fills any queue; see [`RecvQueue::refill`].

@@ -239,22 +239,29 @@ impl<T: Transport> SendQueue<T> {
             let (asked, limit) = (pieces, core.caps.max_send_sge);
             return Err(Refusal::TooManyEntries { on: core.qpn().into(), asked, limit });
         }
-        let address = memory.address_domain();
-        let (mut total, mut other) = (0_u64, address.is_some_and(|domain| domain != core.domain));
+        if memory.address_domain().is_some_and(|domain| domain != core.domain) {
+            let what = if R::WINDOW { "a memory window" } else { "an address handle" };
+            return Err(Refusal::OtherDomain { what, on: core.qpn().into() });
+        }
+        let (mut total, mut other) = (0_u64, false);
         memory.for_each(false, &mut |entry, domain| {
             total += u64::from(entry.length);
             other |= domain != ANY_DOMAIN && domain != core.domain;
             entries.push(entry);
         });
         if other {
-            return Err(Refusal::OtherDomain { on: core.qpn().into() });
+            return Err(Refusal::OtherDomain { what: "memory", on: core.qpn().into() });
         }
         if inline && total > core.caps.max_inline_data.into() {
             let limit = core.caps.max_inline_data;
             return Err(Refusal::InlineTooLong { qpn: core.qpn(), asked: total, limit });
         }
         if total > self.max_message {
-            return Err(Refusal::MessageTooLong { asked: total, limit: self.max_message });
+            return Err(Refusal::MessageTooLong {
+                qpn: core.qpn(),
+                asked: total,
+                limit: self.max_message,
+            });
         }
         if what.is_remote() {
             if total > what.remote.len() {

@@ -93,6 +93,10 @@ pub struct To<M> {
 impl<M: Gather> Datagram<M> {
     /// To this queue pair at this address, which takes datagrams with this Q_Key. A multicast group has the
     /// number [`Qpn::MULTICAST`].
+    ///
+    /// With another Q_Key than [it has](crate::InitOptions::qkey), or to a number that nobody has, the datagram is
+    /// complete all the same, and the receiver's device drops it without a word. At most it counts wrong keys
+    /// ([`PortAttr::qkey_violation_count`](crate::PortAttr)).
     #[inline]
     pub fn new(memory: M, to: &AddressHandle, qpn: Qpn, qkey: QKey) -> Datagram<M> {
         let flags = if M::INLINE { flag::INLINE } else { 0 };

@@ -20,10 +20,10 @@ use crate::interposed::{faults, interposed, leaks_on_purpose};
 
 const OK: WcStatus = WcStatus::SUCCESS;
 const FLUSHED: WcStatus = WcStatus::WR_FLUSH_ERR;
-const QKEY: QKey = QKey::new(7);
+pub(super) const QKEY: QKey = QKey::new(7);
 
 /// Ready, with so many receives, numbered from 100.
-fn ready(rig: &Rig, receives: u64) -> QueuePair<Rts, Ud> {
+pub(super) fn ready(rig: &Rig, receives: u64) -> QueuePair<Rts, Ud> {
     let made = QueuePair::ud(&rig.pd, &rig.cq, &rig.cq).send_depth(DEPTH).recv_depth(DEPTH);
     let made = made.max_inline(64).max_send_sge(3).build().expect("a queue pair");
     let mut made = made.init(&InitOptions::new(rig.row.port()).qkey(QKEY)).expect("to INIT");
@@ -33,7 +33,7 @@ fn ready(rig: &Rig, receives: u64) -> QueuePair<Rts, Ud> {
     made.activate().expect("to RTS")
 }
 
-fn handle(rig: &Rig) -> AddressHandle {
+pub(super) fn handle(rig: &Rig) -> AddressHandle {
     let address = AddressVector::new(&rig.row, rig.row.gid());
     AddressHandle::new(&rig.pd, &address).expect("a handle")
 }

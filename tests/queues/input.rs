@@ -134,10 +134,10 @@ interposed! {
         let pool = Pool::new(&rig.pd, 1 << 31, 2).expect("memory that nobody touches");
         let exposed = Exposed::new(&rig.pd, 1 << 33, everything()).expect("the same");
         let two = || [pool.take().expect("a buffer"), pool.take().expect("a buffer")];
-        let before = calls();
+        let (before, qpn) = (calls(), a.qpn());
         let sends = a.send_queue();
         let told = |told| {
-            let expected = Refusal::MessageTooLong { asked: 1 << 32, limit: 1 << 31 };
+            let expected = Refusal::MessageTooLong { qpn, asked: 1 << 32, limit: 1 << 31 };
             assert_eq!(told, expected);
         };
         told(refusal(sends.post(Send::new(two()))));
@@ -329,7 +329,7 @@ interposed! {
     fn memory_of_other_domains() {
         let rig = Rig::new();
         let (mut a, mut b) = rig.pair();
-        let expected = |qpn: rdma_verbs::Qpn| Refusal::OtherDomain { on: qpn.into() };
+        let expected = |qpn: rdma_verbs::Qpn| Refusal::OtherDomain { what: "memory", on: qpn.into() };
         let (at_a, at_b) = (expected(a.qpn()), expected(b.qpn()));
         let others = [domain(&rig.context), domain(&open("loop0")), domain(&open("empty0"))];
         for pd in &others {

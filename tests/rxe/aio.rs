@@ -337,3 +337,71 @@ fn made_on(
     let init = rdma_verbs::InitOptions::new(ground.row.port()).access(super::rc::everything());
     builder.build().expect("a queue pair").init(&init).expect("to INIT")
 }
+
+/// The device is taken away while a task waits for its completions. rxe goes when its last context is closed, and
+/// goes on working until then: the directory tells, messages still come, what was posted comes back, and futures
+/// that are polled later wait, or say that the device is gone.
+#[test]
+fn a_device_that_is_taken_away() {
+    let _alone = alone();
+    let rig = Rig::within_alone();
+    let ground = super::rc::Ground::new(&rig);
+    let pool = Pool::new(&ground.pd, 64, 16).expect("a pool");
+    let runtime = one_thread();
+    let mut removal = runtime.block_on(async {
+        let directory = GidDirectory::open().expect("a directory");
+        let watching = tokio::spawn(aio::watch(directory.clone()));
+        let tables = tokio::spawn(aio::watch(ground.context.clone()));
+        let mut events = Events::new(&ground.context).expect("a subscriber");
+        let mut completions = Completions::new(&ground.context, 256).expect("a CQ");
+        let make = || made_on(&ground.pd, &completions, &ground);
+        let (mut a, mut b) = super::rc::join(make(), make(), &ground.options());
+        for _ in 0..4 {
+            b.recv_queue().post(Receive::new(pool.take().expect("a buffer"))).expect("room");
+        }
+        let mut command = std::process::Command::new("/bin/rdma");
+        let removal = command.args(["link", "del", &rig.device]).spawn().expect("/bin/rdma");
+        // Waited for all the while, and nothing comes of it.
+        tokio::select! {
+            biased;
+            batch = completions.next_batch() => panic!("nothing was sent: {:?}", batch.map(drop)),
+            () = until("the directory is told", || directory.cached().device(&rig.device).is_none()) => {}
+        }
+        a.send_queue().post(Send::new(Inline(b"x")).signaled()).expect("room");
+        assert_eq!(taken(&mut completions, 2).await, [WcStatus::SUCCESS; 2]);
+        drop((a, b));
+        assert_eq!(taken(&mut completions, 3).await, [WcStatus::WR_FLUSH_ERR; 3]);
+        assert_eq!(pool.available(), pool.count());
+        // Nothing is left that could come, for whoever asks.
+        let batch = timeout(Duration::from_millis(20), completions.next_batch()).await.map(|_| ());
+        assert!(batch.is_err(), "{batch:?}");
+        while let Ok(event) = timeout(Duration::from_millis(20), events.next()).await {
+            let Err(error) = event else { continue };
+            assert!(matches!(error, Error::DeviceFatal { .. }), "{error}");
+            break;
+        }
+        for task in [watching, tables] {
+            task.abort();
+            let _ = task.await;
+        }
+        removal
+    });
+    drop((ground, pool));
+    // The runtime may outlive it all.
+    wait_until("the removal ends", || removal.try_wait().expect("a child").is_some());
+    assert!(removal.wait().expect("a child").success());
+    let (_, _) = rig.leave();
+}
+
+/// How so many completions ended; their buffers are back.
+async fn taken(completions: &mut Completions, count: usize) -> Vec<WcStatus> {
+    let mut ends = Vec::new();
+    while ends.len() < count {
+        let batch = timeout(LONG, completions.next_batch()).await.expect("in time");
+        let mut batch = batch.expect("completions");
+        while let Some(completion) = batch.next() {
+            ends.push(completion.status());
+        }
+    }
+    ends
+}

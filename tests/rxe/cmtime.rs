@@ -134,9 +134,22 @@ fn charts() {
     run(&options(&[&all[..], &["--json", "--svg", path]].concat())).expect("drawn");
     let svg = std::fs::read_to_string(&file).expect("written");
     std::fs::remove_file(&file).expect("there");
-    for text in ["<svg", "</svg>", "rdmacm", "verbs, lookup cached", "resolve route", "destroy"] {
-        assert!(svg.contains(text), "{text} in {svg}");
+    let steps = STEPS.map(|step| format!("\n{step}\n"));
+    let words = ["<svg", "</svg>", "rdmacm", "verbs, lookup cached", "of 3 that do each step"];
+    for text in words.into_iter().chain(steps.iter().map(String::as_str)) {
+        assert!(svg.contains(text), "{text:?} in {svg}");
     }
+    // Of each run at each step the time and its unit, or that there was no such step.
+    let is_time = |line: &&str| {
+        let parts =
+            line.split_once(' ').and_then(|(value, unit)| Some((value.parse().ok()?, unit)));
+        parts.is_some_and(|(value, unit): (f64, _)| {
+            value > 0.0 && ["ns", "µs", "ms", "s"].contains(&unit)
+        })
+    };
+    let (times, none) =
+        (svg.lines().filter(is_time).count(), svg.lines().filter(|line| *line == "-").count());
+    assert!(none == 2 && times >= 14, "{times} times, {none} without: {svg}");
 }
 
 fn c_program(arguments: &[&str]) -> Child {
@@ -248,7 +261,8 @@ fn bad_input() {
         let listed = error.contains(&has_one) || error.contains(" more");
         assert!(error.contains(device) && listed, "{arguments:?}: {error}");
     }
-    let error = failure(&["-s", "no.such.host.invalid", "-c", "1"]);
+    let error = failure(&["-s", "no.such.host.invalid", "-c", "1", "--svg", "/tmp/none.svg"]);
     assert!(error.starts_with("no.such.host.invalid: "), "{error}");
+    assert!(!PathBuf::from("/tmp/none.svg").exists());
     assert!(Options::try_parse_from(["cmtime", "--cm", "ib"]).is_err());
 }

@@ -110,6 +110,9 @@ fn more_than_there_is_room_for() {
     }
     let error = attach(last, limits.max_mcast_grp).expect_err("it is full");
     assert!(matches!(error, Error::MulticastFull { .. }), "{error}");
+    let (named, groups) = (group(limits.max_mcast_grp), limits.max_mcast_grp);
+    let told = format!("{}: no room for {named}: it can have {groups} multicast", rig.device);
+    assert!(error.to_string().starts_with(&told), "{error}");
     attached.truncate(7);
     attached.push(attach(last, limits.max_mcast_grp).expect("there is room again"));
     drop(attached);

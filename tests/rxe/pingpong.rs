@@ -340,9 +340,9 @@ fn bad_input() {
     let beyond = (u64::from(limit) + 1).to_string();
     for (arguments, what) in [
         (&["-s", "0"][..], "in bytes, is to be 0: it can be 1 to 2147483648"),
-        (&["-s", "2147483649"], "a message of 2147483649 bytes: the port carries"),
-        (&["-s", "18446744073709551615"], "18446744073709551615 bytes: the port carries"),
-        (&["-s", &beyond], &format!("{beyond} bytes: the port carries {limit}")),
+        (&["-s", "2147483649"], "a message, in bytes, is to be 2147483649: it can be 1 to "),
+        (&["-s", "18446744073709551615"], "is to be 18446744073709551615: it can be 1 to "),
+        (&["-s", &beyond], &format!("is to be {beyond}: it can be 1 to {limit}")),
         (&["-i", "2"], "has no port 2"),
         (&["-g", "77"], "port 1 index 77 is empty"),
         (&["-g", "1024"], "port 1 index 1024 is outside the table of 1024"),

@@ -202,28 +202,37 @@ fn datagrams_that_are_refused() {
     let rig = Rig::new();
     let mut ground = Ground::new(&rig);
     let (mut a, b) = (ground.queue_pair(0), ground.queue_pair(1));
-    let to = ground.here();
+    let (to, at_a) = (ground.here(), a.qpn());
     let sends = a.send_queue();
     let mut buffer = ground.pool.take().expect("a buffer");
     buffer.set_len(MTU + 1).expect("it fits");
     let refused = sends.post(Datagram::new(buffer, &to, b.qpn(), QKEY).wr_id(7)).expect_err("long");
-    let Refusal::MessageTooLong { asked: 1025, limit: 1024 } = refused.refusal else {
+    let Refusal::MessageTooLong { asked: 1025, limit: 1024, .. } = refused.refusal else {
         panic!("{refused}")
     };
-    assert_eq!(refused.to_string(), "a message of 1025 bytes: the port carries 1024");
+    let on = refused.to_string();
+    assert_eq!(on, format!("a message of 1025 bytes on QP {at_a}: the port carries 1024"));
     let mut buffer = refused.request.expect("it comes back").into_memory();
     assert_eq!(buffer.len(), MTU + 1);
     buffer.set_len(MTU).expect("it fits");
 
     let other = ProtectionDomain::new(&ground.context).expect("a PD");
     let address = *to.address();
-    let elsewhere = AddressHandle::new(&other, &address).expect("a handle");
-    let refused = sends.post(Datagram::new(buffer, &elsewhere, b.qpn(), QKEY)).expect_err("a PD");
-    assert!(matches!(refused.refusal, Refusal::OtherDomain { .. }), "{refused}");
-    let buffer = refused.request.expect("it comes back").into_memory();
+    let again = ProtectionDomain::new(&rig.open()).expect("a PD");
+    let not = format!("of another protection domain than that of QP {at_a}");
+    // Of the same device, and of one that was opened once more.
+    for domain in [&other, &again] {
+        let elsewhere = AddressHandle::new(domain, &address).expect("a handle");
+        let datagram = Datagram::new(buffer, &elsewhere, b.qpn(), QKEY);
+        let refused = sends.post(datagram).expect_err("a PD");
+        assert!(matches!(refused.refusal, Refusal::OtherDomain { .. }), "{refused}");
+        assert_eq!(refused.to_string(), format!("an address handle {not}"));
+        buffer = refused.request.expect("it comes back").into_memory();
+    }
     let foreign = Pool::new(&other, 64, 1).expect("a pool").take().expect("a buffer");
     let refused = sends.post(Datagram::new(foreign, &to, b.qpn(), QKEY)).expect_err("a PD");
     assert!(matches!(refused.refusal, Refusal::OtherDomain { .. }), "{refused}");
+    assert_eq!(refused.to_string(), format!("memory {not}"));
     let inline = [0; 65];
     let refused = sends.post(Datagram::new(Inline(&inline), &to, b.qpn(), QKEY)).expect_err("long");
     assert!(matches!(refused.refusal, Refusal::InlineTooLong { .. }), "{refused}");
@@ -242,6 +251,8 @@ fn a_wrong_key_is_dropped_by_the_device() {
     let mut ground = Ground::new(&rig);
     let (mut a, b) = (ground.queue_pair(0), ground.queue_pair(2));
     let to = ground.here();
+    let port = |ground: &Ground| ground.context.port(PortNum::FIRST).expect("a port");
+    let before = port(&ground).qkey_violation_count;
     let sends = a.send_queue();
     let wrong = QKey::new(QKEY.get() ^ 1);
     sends.post(Datagram::new(Inline(b"wrong"), &to, b.qpn(), wrong)).expect("room");
@@ -252,6 +263,8 @@ fn a_wrong_key_is_dropped_by_the_device() {
     assert_eq!(came[0].message, b"right");
     sends.post(Datagram::new((), &to, b.qpn(), QKEY).signaled()).expect("room");
     assert_eq!(received(&mut ground.cq, 1, 1)[0].message, b"");
+    let counted = port(&ground).qkey_violation_count - before;
+    assert_eq!(counted, 1, "the wrong key, and not what went to nobody");
 }
 
 /// A receive without room for header and message is never a success, and its buffer comes back: older kernels'

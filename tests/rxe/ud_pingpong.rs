@@ -161,8 +161,8 @@ fn bad_input() {
     let rig = rig();
     for (arguments, what) in [
         (&["-s", "0"][..], "--size 0: there is nothing to send"),
-        (&["-s", "1025"], "a message of 1025 bytes: the port carries 1024"),
-        (&["-s", "18446744073709551615"], "18446744073709551615 bytes: the port carries 1024"),
+        (&["-s", "1025"], "a message, in bytes, is to be 1025: it can be 1 to 1024"),
+        (&["-s", "18446744073709551615"], "is to be 18446744073709551615: it can be 1 to 1024"),
         (&["-i", "2"], "has no port 2"),
         (&["-g", "77"], "port 1 index 77 is empty"),
         (&["-r", "0"], "--rx-depth 0"),
