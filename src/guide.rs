@@ -6,7 +6,7 @@
 //! * [`teardown`]: what happens in which order when things end.
 //! * [`which_gid`]: finding the row of a GID table to use.
 //!
-//! There is no code in here.
+//! The modules are pages, and have no items.
 
 // Links are written as for those who use the crate.
 #[cfg(doc)]

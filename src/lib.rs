@@ -79,13 +79,13 @@
 //! | a row to be what it was when you use it | [`Context::with_row`], [`GidMoved`] |
 //! | asynchronous events | [`Context::process_events`], [`Context::subscribe`], [`Event`] |
 //! | the path to a peer: source, device, port, GID, next hop | [`Resolver`], [`Destination`], [`Path`] |
-//! | memory for messages | [`Pool`], [`Buffer`], [`SharedBuffer`]; [`wr::Inline`] |
+//! | memory for messages | [`Pool`], [`Buffer`], [`SharedBuffer`]; [`wr::Inline`]; to receive at high rates [`PagePool`] |
 //! | memory that a peer reads or writes | [`Exposed`], [`RemoteSlice`], [`MemoryWindow`] |
 //! | to send, receive, write, read, do atomics | [`QueuePair`], [`SendQueue`], [`RecvQueue`], [`wr`] |
 //! | one supply of receives for many queue pairs | [`SharedReceiveQueue`] |
 //! | what became of it, and the memory back | [`CompletionQueue`], [`Completion`] |
 //! | to wait for that | [`CompletionQueue::wait`], [`CompletionChannel`] |
-//! | the path to a peer's address | [`Resolver`], [`Path`] |
+//! | datagrams, and multicast groups | [`QueuePair::ud`], [`wr::Datagram`], [`AddressHandle`], [`Grh`], [`MulticastAttachment`] |
 //! | queue pairs connected over TCP, as a client or a server | [`Connector`], [`Listener`], [`Connected`] |
 //! | the same as futures, on tokio | the module `aio`, of the feature `tokio` |
 //! | to connect by IP address and port, as sockets do | [`cm`]: [`cm::EventChannel`], [`cm::Id`], [`cm::Listener`] |
@@ -100,9 +100,10 @@
 //!
 //! # Safety, threads, teardown
 //!
-//! No `unsafe` is needed to use this crate; only a context that others opened
-//! ([`Context::from_raw`]) is taken at their word. All types can be sent to another thread, and all but the
-//! queues used from several at a time: those take `&mut self`, where C has a lock. An open device
+//! No `unsafe` is needed to use this crate; only what others made, a context ([`Context::from_raw`]) or memory
+//! ([`Exposed::from_raw`], [`Exposed::from_dma_buf`]), is taken at their word. All types can be sent to another
+//! thread, and all but the queues and page pools used from several at a time: those take `&mut self`, where C has
+//! a lock. An open device
 //! stays open while any clone of its [`Context`] lives, and any order of dropping is right. Memory that was
 //! posted is the queue's until its completion, whatever else was dropped; what a queue pair had in flight
 //! when it was dropped comes back where completions are polled, or goes with the completion queue. Nothing
@@ -116,8 +117,8 @@
 //! false`) the crate has its own, needs only `libibverbs.so.1`, and is otherwise the same.
 //!
 //! `serde`: [`Gid`], [`Guid`], [`IfName`], [`Subnet`], [`GidType`], [`GidEntry`], the numbers ([`PortNum`],
-//! [`GidIndex`], [`Qpn`], [`Psn`], [`RKey`], [`Lid`], [`PKey`], [`Mtu`] as bytes), and what a program puts into
-//! messages of its own, [`Endpoint`] and [`RemoteSlice`], are read and written; [`Wanted`] is read. Formats for people
+//! [`GidIndex`], [`Qpn`], [`Psn`], [`QKey`], [`RKey`], [`Lid`], [`PKey`], [`Mtu`] as bytes), [`RemoteAccess`], and what
+//! a program puts into messages of its own, [`Endpoint`] and [`RemoteSlice`], are read and written; [`Wanted`] is read. Formats for people
 //! get text (a GID by the parser of its `FromStr`), others bytes. What cannot be is an error of the format.
 //!
 //! `tracing`: events and spans with the target `rdma_verbs`: devices opened, come and gone; rows of GID tables that

@@ -53,12 +53,20 @@ fn the_package_has_what_it_needs_and_nothing_else() {
         let at_top = ["CHANGELOG.md", "DESIGN.md", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
         let below = ["src/", "examples/", "benches/"].iter().any(|folder| file.starts_with(folder));
         let ends = [".rs", ".c", ".md"].iter().any(|end| file.ends_with(end));
-        let fits = made_by_cargo.contains(file) || at_top.contains(file) || below && ends;
+        let picture = file.starts_with("examples/pictures/") && file.ends_with(".svg");
+        let fits =
+            made_by_cargo.contains(file) || at_top.contains(file) || below && ends || picture;
         assert!(fits, "{file} is in the package");
         bytes += root.join(file).metadata().map_or(0, |found| found.len());
     }
     for needed in ["src/lib.rs", "README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
         assert!(files.contains(&needed), "{needed} is not in the package");
     }
+    // Each picture that people are shown, and no other.
+    let readme = std::fs::read_to_string(root.join("README.md")).expect("README.md");
+    let links = readme.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let shown: Vec<&str> = links.filter(|link| link.ends_with(".svg")).collect();
+    let there: Vec<&str> = files.into_iter().filter(|file| file.ends_with(".svg")).collect();
+    assert_eq!(there, shown);
     assert!(bytes < 4 << 20, "{bytes} bytes");
 }
