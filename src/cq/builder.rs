@@ -55,7 +55,8 @@ impl<'a> CompletionQueueBuilder<'a> {
     }
 
     /// Whether completions tell the device's time ([`Completion::timestamp`](crate::Completion::timestamp);
-    /// `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP`). It is polled by the extended calls then.
+    /// `IBV_WC_EX_WITH_COMPLETION_TIMESTAMP`). It is polled by the extended calls then, see
+    /// [`calls`](CompletionQueueBuilder::calls).
     pub fn timestamps(mut self, timestamps: bool) -> Self {
         self.timestamps = timestamps;
         self
@@ -153,6 +154,6 @@ impl<'a> CompletionQueueBuilder<'a> {
         } else {
             self.calls
         };
-        calls::extended(self.context, asked, Use::Polling)
+        Ok(calls::extended(self.context, asked, Use::Polling)?.is_some())
     }
 }

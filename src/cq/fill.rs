@@ -14,13 +14,13 @@ impl CompletionQueue {
         }
         if self.failed.is_none() {
             let polled = match self.device.poll(&mut self.entries) {
-                Some(polled) => polled,
+                Some(polled) => polled.map(|count| (count, count < self.entries.len())),
                 None => self.poll_extended(),
             };
             match polled {
-                Ok(count) => {
+                Ok((count, emptied)) => {
                     (self.open.next, self.count) = (0, count);
-                    if count < self.entries.len() {
+                    if emptied {
                         self.polled.saw_it_empty();
                     } else {
                         self.polled.took(count, self.shared.size);
@@ -40,7 +40,7 @@ impl CompletionQueue {
     }
 
     #[inline(never)]
-    fn poll_extended(&mut self) -> Result<usize, Errno> {
+    fn poll_extended(&mut self) -> Result<(usize, bool), Errno> {
         // SAFETY: it is borrowed exclusively, and the device's queue is nobody else's to poll.
         unsafe { self.device.poll_extended(&mut self.entries, &mut self.open.times) }
     }

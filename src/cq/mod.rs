@@ -224,7 +224,8 @@ impl CompletionQueue {
     /// C's completion queue (`struct ibv_cq *`), for calls that this crate lacks: valid while this lives. Opaque,
     /// because no declaration of C's is part of this crate's interface.
     ///
-    /// To use it is `unsafe`, and up to whoever does: it must not be destroyed or resized, and completions that are
+    /// To use it is `unsafe`, and up to whoever does: it must not be destroyed or resized, nor polled while another
+    /// thread polls it here, and completions that are
     /// polled from it are lost to this crate, so that the memory of their work requests comes back no sooner
     /// than their queue pair is destroyed.
     #[doc(alias = "ibv_cq")]

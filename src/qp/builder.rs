@@ -17,7 +17,7 @@ use crate::mem::MAX_PIECES;
 use crate::pd::ProtectionDomain;
 use crate::sys::QpHandle;
 use crate::sys::abi::ibv_qp_cap;
-use crate::sys::qp::send_ops;
+use crate::sys::qp::{SendOps, send_ops};
 use crate::types::{Capability, Psn};
 use crate::wq::{Poster, Ring};
 
@@ -146,8 +146,9 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
     /// calls those requests by `ibv_post_send` that the provider does not take there (binds and local invalidates, of
     /// some).
     ///
-    /// A failure of `ibv_wr_complete` does not tell whether anything was taken, as one of `ibv_post_send` does:
-    /// [`Refusal::Unsure`](crate::Refusal::Unsure).
+    /// A failure of `ibv_wr_complete` does not tell whether anything was taken, as one of `ibv_post_send` does. Of
+    /// providers that are known to take nothing then (mlx5, efa, hns) the memory comes back as ever; of others it is
+    /// [`Refusal::Unsure`](crate::Refusal::Unsure), and the queue takes no more.
     pub fn calls(mut self, calls: Calls) -> Self {
         self.calls = calls;
         self
@@ -264,20 +265,23 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
 
     /// What is to be posted by the extended calls, if they are used: what this transport can, as far as the device
     /// can; none is posted that it cannot.
-    fn send_ops(&self) -> Result<Option<u64>> {
+    fn send_ops(&self) -> Result<Option<SendOps>> {
         let context = self.pd.context();
         let for_use = Use::Posting { max_sge: self.asked.max_send_sge };
-        if !calls::extended(context, self.calls, for_use)? {
+        let Some(posting) = calls::extended(context, self.calls, for_use)? else {
             return Ok(None);
-        }
-        let windows = [Capability::MemoryWindow2A, Capability::MemoryWindow2B];
+        };
+        // Also those of type 1, whose binds providers post by themselves: some make room for them by this.
+        let windows =
+            [Capability::MemoryWindow1, Capability::MemoryWindow2A, Capability::MemoryWindow2B];
         let can = [
             (send_ops::ATOMICS, context.supports(Capability::Atomics)),
             (send_ops::INVALIDATE, context.supports(Capability::Invalidate)),
             (send_ops::BIND, windows.iter().any(|window| context.supports(*window))),
         ];
         let cannot = can.iter().filter(|(_, can)| !can).map(|(ops, _)| ops);
-        Ok(Some(cannot.fold(T::SEND_OPS, |all, ops| all & !ops)))
+        let flags = cannot.fold(T::SEND_OPS, |all, ops| all & !ops);
+        Ok(Some(SendOps { flags, all_or_nothing: posting.all_or_nothing }))
     }
 
     fn check_limits(&self) -> Result<()> {

@@ -1,7 +1,8 @@
 //! The owner of an `ibv_context`.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -129,7 +130,14 @@ impl ContextHandle {
     pub(crate) fn provider_library(&self) -> Option<PathBuf> {
         // SAFETY: the context is open while `self` lives.
         let post = unsafe { (*self.raw()).ops.post_send }?;
-        super::version::library_of(post as *const c_void)
+        library_of(post as *const c_void)
+    }
+
+    /// The file of that which is mapped, with its links followed.
+    pub(crate) fn provider_file(&self) -> Option<PathBuf> {
+        // SAFETY: the context is open while `self` lives.
+        let post = unsafe { (*self.raw()).ops.post_send }?;
+        super::version::file_of(post as *const c_void)
     }
 
     /// Readable when there are events. Only to wait on: events are read by `next_event`.
@@ -233,4 +241,19 @@ impl ContextHandle {
         // More rows than there is room for would be a lie of the library.
         conv::count_or_negative_errno(returned).map(|count| count.min(rows.len()))
     }
+}
+
+/// The library that an address is in, by the name that it was loaded by.
+fn library_of(address: *const c_void) -> Option<PathBuf> {
+    // SAFETY: all zero is a value of this struct of pointers.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for, and the answer is written during the call only.
+    let known = unsafe { libc::dladdr(address, &mut found) } != 0;
+    if !known || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: a NUL-terminated name that stays while the library is loaded, as it is while one of its
+    // contexts is open.
+    let name = unsafe { CStr::from_ptr(found.dli_fname) };
+    Some(OsStr::from_bytes(name.to_bytes()).into())
 }

@@ -234,8 +234,8 @@ impl CqHandle {
         })
     }
 
-    /// The same by the calls that it was made with; where it was made to tell times, those of the entries are written
-    /// to the front of `times`.
+    /// The same by the calls that it was made with, and whether it was seen empty; where it was made to tell times,
+    /// those of the entries are written to the front of `times`.
     ///
     /// # Safety
     ///
@@ -244,7 +244,7 @@ impl CqHandle {
         &self,
         wcs: &mut [MaybeUninit<ibv_wc>],
         times: &mut [u64],
-    ) -> Result<usize, Errno> {
+    ) -> Result<(usize, bool), Errno> {
         match &self.extended {
             // SAFETY: the CQ is live; else by this function's own contract.
             Some(extended) => unsafe { extended.poll(wcs, times) },

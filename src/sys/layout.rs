@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use super::abi;
 
 /// Compares one struct. `grows` is for one that newer headers have longer: its size is told to the
-/// provider with each call, so ours may be the shorter. A field written `ours: theirs` has another
+/// provider with each call, or it is the provider's own, so ours may be the shorter. A field written `ours: theirs` has another
 /// name there.
 macro_rules! same {
     (grows $name:ident { $($fields:tt)* }) => {{

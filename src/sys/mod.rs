@@ -70,7 +70,7 @@ pub(crate) use mw::MwHandle;
 pub(crate) use pd::{MrHandle, PdHandle};
 pub(crate) use qp::QpHandle;
 pub(crate) use srq::SrqHandle;
-pub(crate) use version::rdma_core as rdma_core_version;
+pub(crate) use version::{provider_release, rdma_core as rdma_core_release};
 
 use std::os::fd::RawFd;
 

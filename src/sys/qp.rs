@@ -17,7 +17,7 @@ use crate::error::Errno;
 use crate::types::{Gid, Lid};
 
 use extended::Extended;
-pub(crate) use extended::send_ops;
+pub(crate) use extended::{SendOps, send_ops};
 
 /// The most scatter/gather entries of one work request that this crate posts; devices have 30 or so.
 pub(crate) const MAX_SGE: usize = 32;
@@ -77,7 +77,7 @@ unsafe impl Sync for QpHandle {}
 
 impl QpHandle {
     /// `ibv_create_qp`, of a type (`enum ibv_qp_type`) and of these capacities, which then are those
-    /// that were granted; with `send_ops`, `ibv_create_qp_ex` for [these](send_ops), and sends are posted call by
+    /// that were granted; with `send_ops`, `ibv_create_qp_ex` for these, and sends are posted call by
     /// call. The caller keeps the shared receive queue until after it was destroyed; else the
     /// kernel refuses to destroy that.
     pub(crate) fn create(
@@ -86,7 +86,7 @@ impl QpHandle {
         recv_cq: Arc<CqHandle>,
         srq: Option<&SrqHandle>,
         qp_type: c_uint,
-        send_ops: Option<u64>,
+        send_ops: Option<SendOps>,
         cap: &mut ibv_qp_cap,
     ) -> Result<QpHandle, Errno> {
         let mut init = ibv_qp_init_attr {

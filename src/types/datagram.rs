@@ -17,6 +17,7 @@ pub struct DatagramSource {
     pub lid: Lid,
     /// The low bits of this side's LID that it went to (`dlid_path_bits`).
     pub path_bits: u8,
-    /// The partition, by the index of its P_Key (`pkey_index`).
+    /// The partition, by the index of its P_Key (`pkey_index`); 0 from a completion queue that is polled by the
+    /// extended calls ([`CompletionQueue::calls`](crate::CompletionQueue::calls)), which do not tell it.
     pub pkey_index: u16,
 }

@@ -135,3 +135,10 @@ pub(crate) struct ibv_values_ex {
     pub(crate) comp_mask: u32,
     pub(crate) raw_clock: libc::timespec,
 }
+
+/// What stands before these differs by machine; where it is wrong, nothing else would tell.
+#[cfg(target_arch = "x86_64")]
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(ibv_cq_ex, start_poll) == 144 && offset_of!(ibv_qp_ex, comp_mask) == 160);
+};

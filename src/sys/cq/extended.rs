@@ -97,7 +97,7 @@ impl Extended {
     }
 
     /// `ibv_start_poll`, `ibv_next_poll` and `ibv_end_poll`: how many entries were written to the front of `wcs`,
-    /// and of those carried out the times, if there are any, to that of `times`.
+    /// and of those carried out the times, if there are any, to that of `times`; and whether no more are there.
     ///
     /// # Safety
     ///
@@ -106,7 +106,7 @@ impl Extended {
         &self,
         wcs: &mut [MaybeUninit<ibv_wc>],
         times: &mut [u64],
-    ) -> Result<usize, Errno> {
+    ) -> Result<(usize, bool), Errno> {
         let failed = self.failed.swap(0, Ordering::Relaxed);
         if failed != 0 {
             return Err(Errno::from_raw(failed));
@@ -119,14 +119,14 @@ impl Extended {
             return Err(Errno::EOPNOTSUPP);
         };
         if wcs.is_empty() {
-            return Ok(0);
+            return Ok((0, false));
         }
         // SAFETY: the operations are the queue's own.
         match unsafe { start(cq, &mut ibv_poll_cq_attr { comp_mask: 0 }) } {
             0 => {}
-            returned => return none_left(returned).map_or(Ok(0), Err),
+            returned => return none_left(returned).map_or(Ok((0, true)), Err),
         }
-        let mut count = 0;
+        let (mut count, mut emptied) = (0, false);
         loop {
             // SAFETY: between the start and the end of a poll, at a completion.
             let (wc, time) = unsafe { self.read() };
@@ -141,15 +141,16 @@ impl Extended {
             // SAFETY: as above.
             let returned = unsafe { next(cq) };
             if returned != 0 {
-                if let Some(errno) = none_left(returned) {
-                    self.failed.store(errno.raw(), Ordering::Relaxed);
+                match none_left(returned) {
+                    Some(errno) => self.failed.store(errno.raw(), Ordering::Relaxed),
+                    None => emptied = true,
                 }
                 break;
             }
         }
         // SAFETY: a poll was started, and is ended once, also after an error of `next`.
         unsafe { end(cq) };
-        Ok(count)
+        Ok((count, emptied))
     }
 
     /// The present completion, and its time, which is 0 where there is none.

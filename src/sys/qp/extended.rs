@@ -50,6 +50,17 @@ pub(crate) mod send_ops {
 pub(super) struct Extended {
     qp: NonNull<ibv_qp_ex>,
     plain: Option<PostSend>,
+    all_or_nothing: bool,
+}
+
+/// What is to be posted by these calls.
+#[derive(Clone, Copy)]
+pub(crate) struct SendOps {
+    /// The work requests, see [`send_ops`].
+    pub(crate) flags: u64,
+    /// Whether a post that fails took nothing, as the man page says: rxe tells in the same way that it could not ring,
+    /// when all is in its queue.
+    pub(crate) all_or_nothing: bool,
 }
 
 /// `ibv_create_qp_ex` for the work requests of these bits, or as many of them as the provider takes. `EOPNOTSUPP` where
@@ -61,32 +72,45 @@ pub(super) struct Extended {
 pub(super) unsafe fn create(
     pd: &PdHandle,
     init: &mut ibv_qp_init_attr,
-    send_ops_flags: u64,
+    asked: SendOps,
 ) -> Result<(NonNull<ibv_qp>, Extended), Errno> {
-    let without = [0, send_ops::LOCAL_INVALIDATE, send_ops::LOCAL_INVALIDATE | send_ops::BIND];
-    let mut outcome = Err(Errno::EOPNOTSUPP);
-    for without in without {
-        // SAFETY: by this function's own contract.
-        outcome = unsafe { create_for(pd, init, send_ops_flags & !without) };
-        if !matches!(outcome, Err(Errno::EOPNOTSUPP)) {
-            break;
+    let to_extended = Newer::get().qp_to_qp_ex.ok_or(Errno::EOPNOTSUPP)?;
+    let (mut attr, made) = {
+        let without = [0, send_ops::LOCAL_INVALIDATE, send_ops::LOCAL_INVALIDATE | send_ops::BIND];
+        let mut attempts = without.into_iter().map(|without| {
+            let mut attr = attributes(pd, init, asked.flags & !without);
+            conv::preset_errno();
+            // SAFETY: the PD is live, and so its context; CQs and SRQ by this function's own contract.
+            let made = unsafe { ops::create_qp_ex(pd.context().raw(), &mut attr) };
+            (attr, made)
+        });
+        let refused = |made: &Result<_, Errno>| matches!(made, Err(Errno::EOPNOTSUPP));
+        attempts.find(|(_, made)| !refused(made)).ok_or(Errno::EOPNOTSUPP)?
+    };
+    let qp = made?;
+    // SAFETY: the context is open while the PD lives. What its provider put there on opening it stays.
+    let plain = unsafe { (*pd.context().raw()).ops.post_send };
+    // SAFETY: just made.
+    let extended = NonNull::new(unsafe { to_extended(qp.as_ptr()) });
+    // SAFETY: just made; its functions are put there by then.
+    match extended.filter(|extended| unsafe { is_complete(extended.as_ptr()) }) {
+        Some(extended) => {
+            init.cap = std::mem::take(&mut attr.cap);
+            let all_or_nothing = asked.all_or_nothing;
+            Ok((qp, Extended { qp: extended, plain, all_or_nothing }))
+        }
+        None => {
+            // SAFETY: just made, and nothing was posted on it.
+            pd.context().note_end(unsafe { calls::ibv_destroy_qp(qp.as_ptr()) });
+            Err(Errno::EOPNOTSUPP)
         }
     }
-    outcome
 }
 
-/// # Safety
-///
-/// As for [`create`].
-unsafe fn create_for(
-    pd: &PdHandle,
-    init: &mut ibv_qp_init_attr,
-    send_ops_flags: u64,
-) -> Result<(NonNull<ibv_qp>, Extended), Errno> {
+fn attributes(pd: &PdHandle, init: &ibv_qp_init_attr, send_ops_flags: u64) -> ibv_qp_init_attr_ex {
     const PD: u32 = 1 << 0;
     const SEND_OPS_FLAGS: u32 = 1 << 6;
-    let to_extended = Newer::get().qp_to_qp_ex.ok_or(Errno::EOPNOTSUPP)?;
-    let mut attr = ibv_qp_init_attr_ex {
+    ibv_qp_init_attr_ex {
         qp_context: null_mut(),
         send_cq: init.send_cq,
         recv_cq: init.recv_cq,
@@ -103,23 +127,6 @@ unsafe fn create_for(
         rx_hash_conf: [0; 3],
         source_qpn: 0,
         send_ops_flags,
-    };
-    conv::preset_errno();
-    // SAFETY: the PD is live, and so its context; CQs and SRQ by this function's own contract.
-    let qp = unsafe { ops::create_qp_ex(pd.context().raw(), &mut attr) }?;
-    init.cap = attr.cap;
-    // SAFETY: just made.
-    match NonNull::new(unsafe { to_extended(qp.as_ptr()) }) {
-        Some(extended) => {
-            // SAFETY: the context is open while the PD lives. What its provider put there on opening it stays.
-            let plain = unsafe { (*pd.context().raw()).ops.post_send };
-            Ok((qp, Extended { qp: extended, plain }))
-        }
-        None => {
-            // SAFETY: just made, and nothing was posted on it.
-            let _ = unsafe { calls::ibv_destroy_qp(qp.as_ptr()) };
-            Err(Errno::EOPNOTSUPP)
-        }
     }
 }
 
@@ -128,6 +135,24 @@ macro_rules! field {
     ($qp:expr, $field:ident) => {
         (&raw const (*$qp).$field).read()
     };
+}
+
+/// Whether the provider put all there that every post calls. A missing one would be a message without bytes.
+///
+/// # Safety
+///
+/// The queue pair is live.
+unsafe fn is_complete(qp: *mut ibv_qp_ex) -> bool {
+    // SAFETY: by this function's own contract.
+    unsafe {
+        field!(qp, wr_start).is_some()
+            && field!(qp, wr_complete).is_some()
+            && field!(qp, wr_set_sge).is_some()
+            && field!(qp, wr_set_sge_list).is_some()
+            && field!(qp, wr_set_inline_data).is_some()
+            && field!(qp, wr_set_inline_data_list).is_some()
+            && ((&raw const (*qp).qp.qp_type).read() != UD || field!(qp, wr_set_ud_addr).is_some())
+    }
 }
 
 /// Whether the queue pair was made for all work requests of a chain.
@@ -167,8 +192,7 @@ impl Extended {
     /// Posts a chain of work requests: `ibv_wr_start`, one call or more for each, `ibv_wr_complete`; all of it by
     /// `ibv_post_send` if there is one among them that the queue pair was not made for.
     ///
-    /// If it fails with `bad` as it was, the last of these calls failed: then nothing was taken, by the man page; but
-    /// rxe tells in the same way that it could not ring, when all is in its queue.
+    /// If it fails with `bad` as it was, the last of these calls failed, and may have taken all.
     ///
     /// # Safety
     ///
@@ -189,7 +213,7 @@ impl Extended {
                 return Err(Errno::EOPNOTSUPP);
             };
             // SAFETY: the operation is that of the queue pair's own context; else by this function's own contract.
-            // The two ways may take turns.
+            // The two ways may take turns. Room for what comes this way was asked for by the depth.
             return conv::zero_or_errno(unsafe { plain(qp.cast(), chain, bad) });
         };
         // SAFETY: the operations are the queue pair's own.
@@ -202,7 +226,11 @@ impl Extended {
             wr = unsafe { (*wr).next };
         }
         // SAFETY: after the start.
-        conv::zero_or_errno(unsafe { complete(qp) })
+        let done = conv::zero_or_errno(unsafe { complete(qp) });
+        if done.is_err() && self.all_or_nothing {
+            *bad = chain;
+        }
+        done
     }
 }
 
@@ -226,7 +254,7 @@ unsafe fn tell(qp: *mut ibv_qp_ex, wr: *const ibv_send_wr) {
     let flags = unsafe {
         (&raw mut (*qp).wr_id).write((*wr).wr_id);
         let flags = (*wr).send_flags;
-        // That data is inline the setter says too; rxe's kernel goes by the flag.
+        // That data is inline the setter says too; the kernel of rxe and the provider of bnxt_re go by the flag.
         (&raw mut (*qp).wr_flags).write(flags);
         flags
     };
@@ -302,3 +330,6 @@ fn data_buf(entry: &ibv_sge) -> ibv_data_buf {
     let addr = std::ptr::with_exposed_provenance_mut(entry.addr as usize);
     ibv_data_buf { addr, length: entry.length as usize }
 }
+
+#[cfg(test)]
+mod tests;
