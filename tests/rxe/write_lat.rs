@@ -1,19 +1,23 @@
 //! `write_lat` with itself, and with perftest's `ib_write_lat` at either end.
 
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::RwLockWriteGuard;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use serde_json::Value;
 
-use super::pingpong::{port, rig, wait_until_listening};
+use super::pingpong::{port, wait_until_listening};
+use super::rig::{Rig, alone, wait_until};
 use super::write_lat_example::{Options, run};
 
-/// Both ends of a run look at their memory without a pause: two runs at a time would take turns of some ms.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// A device, and nothing beside. Both ends of a run look at their memory without a pause: with other tests on
+/// the two processors of the guest they would take turns of some ms, and be at it for minutes.
+fn rig_alone() -> (RwLockWriteGuard<'static, ()>, Rig) {
+    let alone = alone();
+    let rig = Rig::within_alone();
+    rig.add_addresses(&rig.open(), 2);
+    (alone, rig)
 }
 
 pub(crate) fn options(arguments: &[&str]) -> Options {
@@ -70,7 +74,7 @@ fn check(row: &Value, bytes: u64, iterations: u64) {
 
 #[test]
 fn both_ends_are_ours() {
-    let (_turn, rig) = (turn(), rig());
+    let (_alone, rig) = rig_alone();
     for (size, iters) in [(1, 300), (2, 300), (220, 20), (221, 20), (4096, 20), (65536, 10)] {
         for way in [&[][..], &["-I", "0"], &["--write-with-imm"], &["--write-with-imm", "-I", "0"]]
         {
@@ -96,7 +100,7 @@ fn sizes() -> Vec<u64> {
 
 #[test]
 fn all_sizes() {
-    let (_turn, rig) = (turn(), rig());
+    let (_alone, rig) = rig_alone();
     let rows = ours(&["--both", "-d", &rig.device, "-a", "-n", "3", "--histogram"]).expect("rows");
     assert_eq!(rows.len(), sizes().len());
     for (row, bytes) in rows.iter().zip(sizes()) {
@@ -110,7 +114,7 @@ fn all_sizes() {
 
 #[test]
 fn one_doorbell_for_many() {
-    let (_turn, rig) = (turn(), rig());
+    let (_alone, rig) = rig_alone();
     for (size, inline) in [(2, 220), (300, 220), (64, 0)] {
         let (size_text, inline_text) = (size.to_string(), inline.to_string());
         let place = ["--both", "-d", &rig.device, "-s", &size_text, "-I", &inline_text];
@@ -158,7 +162,7 @@ fn ways() -> Vec<Way> {
 /// The index is another on either side, which is nobody's business but theirs.
 #[test]
 fn the_client_is_perftests() {
-    let (_turn, rig) = (turn(), rig());
+    let (_alone, rig) = rig_alone();
     for (sizes, our_way, c_way) in ways() {
         let port = port();
         let place = ["-d", &rig.device, "-p", &port, "-n", "5"];
@@ -176,7 +180,7 @@ fn the_client_is_perftests() {
 
 #[test]
 fn the_server_is_perftests() {
-    let (_turn, rig) = (turn(), rig());
+    let (_alone, rig) = rig_alone();
     for (sizes, our_way, c_way) in ways() {
         let port = port();
         let place = ["-d", &rig.device, "-p", &port, "-n", "5"];
@@ -200,7 +204,7 @@ fn compare(sizes: &[u64], rows: &[(u64, u64)], told: &[Value]) {
 /// Either end goes away while the other one waits.
 #[test]
 fn a_peer_that_dies() {
-    let (_turn, rig) = (turn(), rig());
+    let (_alone, rig) = rig_alone();
     let many = ["-n", "100000000"];
     for ours_is_client in [true, false] {
         let port = port();
@@ -226,7 +230,7 @@ fn a_peer_that_dies() {
                 text.trim().parse().expect("a number")
             };
             let before = sent();
-            super::rig::wait_until("they play", || sent() > before + 200);
+            wait_until("they play", || sent() > before + 200);
             c.kill().expect("a child");
             c.wait().expect("a child");
             let begun = Instant::now();
