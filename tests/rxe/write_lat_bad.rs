@@ -223,7 +223,7 @@ fn bad_input() {
         (&["--cpu", "4000"], "--cpu 4000"),
         (&["--svg", "/no/such/folder/x.svg"], "/no/such/folder/x.svg: No such file"),
     ] {
-        let both = ["--both", "-d", &rig.device, "--timeout", "30"];
+        let both = ["--both", "-d", &rig.device, "--timeout", "8"];
         let error = failure(&[&both[..], arguments].concat());
         assert!(error.contains(what), "{arguments:?}: {error}");
     }
