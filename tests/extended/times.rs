@@ -6,7 +6,7 @@ use rdma_verbs::wr::{Receive, Send};
 use rdma_verbs::{Calls, Capability, CompletionQueue, DeviceTime, Error, WcStatus};
 
 use crate::interposed::rig::{Rig, assert_nothing_is_left, forget, open};
-use crate::interposed::{faults, interposed};
+use crate::interposed::{faults, interposed, leaks_on_purpose};
 
 /// What the clock goes on by with each completion that the device makes.
 const TICKS: u64 = 100;
@@ -57,6 +57,8 @@ interposed! {
 
     /// Whatever part of a batch is looked at, forgotten, or left for the next poll.
     fn of_the_right_one() {
+        // The memory of what is forgotten.
+        leaks_on_purpose();
         for batch in [1, 2, 3, 7, 16, 256] {
             let mut rig = Rig::new();
             let made = CompletionQueue::builder(&rig.context, 1023).timestamps(true).batch(batch);
