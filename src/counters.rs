@@ -162,8 +162,9 @@ impl Device {
 
     fn counters_in(&self, port: Option<PortNum>, folder: PathBuf) -> Result<Option<Counters>> {
         let read = read(&RealFiles::new(self.sysfs_path()), self.name(), port, &folder);
-        // What is no longer there may have gone with the device.
-        if !matches!(read, Ok(Some(_))) && self.has_gone() { Err(self.gone()) } else { read }
+        // What is no longer there, of the folder or of its files, may have gone with the device.
+        let complete = matches!(&read, Ok(Some(counters)) if counters.skipped.is_empty());
+        if !complete && self.has_gone() { Err(self.gone()) } else { read }
     }
 }
 
