@@ -108,7 +108,9 @@ impl Rig {
     pub(crate) fn add_addresses(&self, context: &Context, count: u32) {
         let before = context.gids().fresh().expect("the table can be read").rows().len();
         let commands: String = (1..=count)
-            .map(|host| format!("addr add 198.18.{}.{host}/32 dev {}\n", self.number(), self.netdev))
+            .map(|host| {
+                format!("addr add 198.18.{}.{host}/32 dev {}\n", self.number(), self.netdev)
+            })
             .collect();
         ip_batch(&commands);
         wait_until("the addresses are in the table", || {
