@@ -11,8 +11,10 @@ pub struct Qmp {
     lines: BufReader<UnixStream>,
 }
 
-/// No command used here takes long; saving the state does, and is awaited by its event.
+/// No command used here takes long.
 const LIMIT: Duration = Duration::from_secs(30);
+/// Saving the state does, where others write to the disk too; it is awaited by its event.
+const SAVING: Duration = Duration::from_secs(300);
 
 impl Qmp {
     pub fn new(socket: UnixStream) -> io::Result<Qmp> {
@@ -42,11 +44,12 @@ impl Qmp {
 
     /// Waits until the migration has come to its end.
     pub fn migrated(&mut self) -> io::Result<()> {
+        self.lines.get_ref().set_read_timeout(Some(SAVING))?;
         loop {
             let message = self.next()?;
             if message["event"] == "MIGRATION" {
                 match message["data"]["status"].as_str() {
-                    Some("completed") => return Ok(()),
+                    Some("completed") => return self.lines.get_ref().set_read_timeout(Some(LIMIT)),
                     Some("failed") => {
                         return Err(io::Error::other("QEMU could not save its state"));
                     }
@@ -63,7 +66,13 @@ impl Qmp {
 
     fn next(&mut self) -> io::Result<Value> {
         let mut line = String::new();
-        if self.lines.read_line(&mut line)? == 0 {
+        let read = self.lines.read_line(&mut line).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                io::Error::new(io::ErrorKind::TimedOut, "QEMU does not answer")
+            }
+            _ => error,
+        });
+        if read? == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "QEMU ended"));
         }
         serde_json::from_str(&line).map_err(io::Error::other)
