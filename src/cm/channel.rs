@@ -200,6 +200,7 @@ impl Inner {
     pub(super) fn take_in(&self) -> Result<usize> {
         let mut count = 0;
         let mut outcome = Ok(());
+        let mut concerned = Vec::new();
         {
             let _taking = lock(&self.taking);
             while count < MOST_AT_ONCE {
@@ -222,9 +223,12 @@ impl Inner {
                 // refused.
                 if let Some((Some(slot), event)) = came {
                     slot.push(event);
+                    concerned.push(slot);
                 }
             }
         }
+        // Whoever is woken may do anything: no lock is held any more.
+        concerned.iter().for_each(|slot| slot.tasks.wake());
         if count > 0 {
             let mut waiting = lock(&self.waiting);
             waiting.turn += 1;

@@ -55,7 +55,8 @@ const MOST: usize = 64;
 
 impl Slot {
     /// One more. Beyond what there is room for it is dropped, and with it the id of a request, which so is
-    /// refused: a peer cannot fill our memory. Nor can he keep other news out: that has room of its own.
+    /// refused: a peer cannot fill our memory. Nor can he keep other news out: that has room of its own. Those who
+    /// wait are woken by the caller, once it holds no lock.
     pub(super) fn push(&self, raw: RawEvent) {
         let kind = CmEventType::from_raw(raw.kind);
         if matches!(
@@ -90,7 +91,6 @@ impl Slot {
             drop(events);
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        self.tasks.wake();
     }
 
     /// How many requests it is to hold.

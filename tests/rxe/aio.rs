@@ -4,6 +4,10 @@
 #![allow(clippy::result_large_err)] // what was given to a step that failed comes back
 
 use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context as TaskContext, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -205,6 +209,35 @@ fn connections_over_tcp() {
     drop((client, server));
     while host.cq.poll().expect("it can be polled").next().is_some() {}
     assert_eq!(host.pool.available(), host.pool.count(), "every receive came back");
+}
+
+/// Who is woken for an event of the connection manager may take in others at once: no lock is held by who wakes.
+#[test]
+fn a_waker_that_calls_back() {
+    struct CallsBack(EventChannel, AtomicBool);
+    impl Wake for CallsBack {
+        fn wake(self: Arc<Self>) {
+            self.0.process_events().expect("events");
+            self.1.store(true, Ordering::Relaxed);
+        }
+    }
+    let server = Server::new();
+    let back = Arc::new(CallsBack(server.channel.clone(), AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&back));
+    one_thread().block_on(async {
+        let mut request = pin!(server.listener.next_request());
+        let early = request.as_mut().poll(&mut TaskContext::from_waker(&waker));
+        assert!(early.is_pending(), "nobody has asked");
+        let client = EventChannel::new().expect("a channel");
+        let id = client.resolve(server.at(), PATIENCE).expect("resolved");
+        let parts = Parts::new(&server.context);
+        client.share(&server.context);
+        let ready = id.init(parts.queue_pair(), RemoteAccess::READ).expect("to INIT");
+        let asked = id.connect(ready, &ConnectionParams::new()).expect("asked");
+        until("it is woken", || back.1.load(Ordering::Relaxed)).await;
+        let request = timeout(LONG, request).await.expect("in time").expect("a request");
+        drop((request, asked));
+    });
 }
 
 /// The connection manager's steps as futures; one channel for both ends, and both ends hear that it ends.
