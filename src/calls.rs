@@ -59,27 +59,20 @@ impl Use {
     }
 }
 
-/// How a send queue is posted on by the extended calls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Posting {
-    /// Whether a post that fails took nothing, as the man page says.
-    pub(crate) all_or_nothing: bool,
-}
-
-/// Whether a queue of this context is used by the extended calls, and how.
+/// Whether a queue of this context is used by the extended calls.
 ///
 /// # Errors
 ///
 /// [`Error::NotSupported`] where they are asked for, and known to be wrong.
-pub(crate) fn extended(context: &Context, asked: Calls, for_use: Use) -> Result<Option<Posting>> {
+pub(crate) fn extended(context: &Context, asked: Calls, for_use: Use) -> Result<bool> {
     if asked == Calls::Classic {
-        return Ok(None);
+        return Ok(false);
     }
     let provider = provider_of(context).unwrap_or_default();
     let release = sys::rdma_core_release().filter(|ours| {
         // A provider of another release may be loaded; some tell theirs.
         let file = context.handle().provider_file();
-        let theirs = file.and_then(|file| sys::provider_release(&provider, &file));
+        let theirs = file.and_then(|file| sys::provider_release(&provider, file));
         theirs.is_none_or(|theirs| theirs == *ours)
     });
     match (asked, known(&provider, release, for_use)) {
@@ -87,13 +80,15 @@ pub(crate) fn extended(context: &Context, asked: Calls, for_use: Use) -> Result<
             let device = context.device().name().into();
             Err(Error::NotSupported { device, what: for_use.wrong() })
         }
-        (Calls::Extended, _) | (_, Known::Good) => {
-            // These go back to where they were. rxe has all in its queue when it cannot ring.
-            let all_or_nothing = matches!(&*provider, "mlx5" | "efa" | "hns" | "ionic");
-            Ok(Some(Posting { all_or_nothing }))
-        }
-        _ => Ok(None),
+        (Calls::Extended, _) | (_, Known::Good) => Ok(true),
+        _ => Ok(false),
     }
+}
+
+/// Whether a post by the extended calls that fails took nothing, as the man page says. These go back to where they
+/// were; rxe has all in its queue when it cannot ring.
+pub(crate) fn all_or_nothing(context: &Context) -> bool {
+    matches!(provider_of(context).as_deref(), Some("mlx5" | "efa" | "hns" | "ionic"))
 }
 
 /// By rdma-core's sources and their history. Releases are rdma-core's, and the first of each that has all of it.

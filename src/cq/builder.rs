@@ -84,9 +84,9 @@ impl<'a> CompletionQueueBuilder<'a> {
     /// # Errors
     ///
     /// [`Error::Unsupported`] for times of a device that tells none; [`Error::NotSupported`] for extended calls that
-    /// are known to be wrong, or not there; [`Error::OutOfRange`] for a size of 0 or beyond [`max_cqe`](crate::DeviceLimits::max_cqe), a vector
-    /// or batch that cannot be; [`Error::OtherDevice`] for a channel of another; [`Error::NoMemory`];
-    /// [`Error::Verb`] for what else the device answers.
+    /// are known to be wrong, or not there; [`Error::OutOfRange`] for a size of 0 or beyond
+    /// [`max_cqe`](crate::DeviceLimits::max_cqe), a vector or batch that cannot be; [`Error::OtherDevice`] for a channel
+    /// of another; [`Error::NoMemory`]; [`Error::Verb`] for what else the device answers.
     #[doc(alias = "ibv_create_cq")]
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn build(self) -> Result<CompletionQueue> {
@@ -154,6 +154,6 @@ impl<'a> CompletionQueueBuilder<'a> {
         } else {
             self.calls
         };
-        Ok(calls::extended(self.context, asked, Use::Polling)?.is_some())
+        calls::extended(self.context, asked, Use::Polling)
     }
 }

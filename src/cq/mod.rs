@@ -225,9 +225,8 @@ impl CompletionQueue {
     /// because no declaration of C's is part of this crate's interface.
     ///
     /// To use it is `unsafe`, and up to whoever does: it must not be destroyed or resized, nor polled while another
-    /// thread polls it here, and completions that are
-    /// polled from it are lost to this crate, so that the memory of their work requests comes back no sooner
-    /// than their queue pair is destroyed.
+    /// thread polls it here, and completions that are polled from it are lost to this crate, so that the memory of
+    /// their work requests comes back no sooner than their queue pair is destroyed.
     #[doc(alias = "ibv_cq")]
     pub fn as_raw(&self) -> NonNull<c_void> {
         self.device.as_raw()

@@ -107,21 +107,7 @@ impl fmt::Debug for Drain<'_> {
 
 /// A completion that the device did not make.
 const fn synthetic(status: WcStatus) -> ibv_wc {
-    ibv_wc {
-        wr_id: 0,
-        status: status.raw(),
-        opcode: 0,
-        vendor_err: 0,
-        byte_len: 0,
-        imm_data: 0,
-        qp_num: 0,
-        src_qp: 0,
-        wc_flags: 0,
-        pkey_index: 0,
-        slid: 0,
-        sl: 0,
-        dlid_path_bits: 0,
-    }
+    ibv_wc { status: status.raw(), ..ibv_wc::ZERO }
 }
 
 /// Of a send that is complete because a later one is.

@@ -268,9 +268,9 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
     fn send_ops(&self) -> Result<Option<SendOps>> {
         let context = self.pd.context();
         let for_use = Use::Posting { max_sge: self.asked.max_send_sge };
-        let Some(posting) = calls::extended(context, self.calls, for_use)? else {
+        if !calls::extended(context, self.calls, for_use)? {
             return Ok(None);
-        };
+        }
         // Also those of type 1, whose binds providers post by themselves: some make room for them by this.
         let windows =
             [Capability::MemoryWindow1, Capability::MemoryWindow2A, Capability::MemoryWindow2B];
@@ -281,7 +281,7 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         ];
         let cannot = can.iter().filter(|(_, can)| !can).map(|(ops, _)| ops);
         let flags = cannot.fold(T::SEND_OPS, |all, ops| all & !ops);
-        Ok(Some(SendOps { flags, all_or_nothing: posting.all_or_nothing }))
+        Ok(Some(SendOps { flags, all_or_nothing: calls::all_or_nothing(context) }))
     }
 
     fn check_limits(&self) -> Result<()> {

@@ -5,6 +5,8 @@ use crate::mem::{Gather, MemoryWindow, Pieces, RemoteSlice, Scatter};
 use crate::sys::abi::{atomic, rdma, ud, wr};
 use crate::types::{RKey, WcOpcode};
 
+pub(super) use crate::sys::qp::{opcode, send_flag as flag};
+
 /// A work request of a [`SendQueue`](super::SendQueue) of this transport: [`Send`], [`Write`],
 /// [`Bind`](super::Bind), [`LocalInvalidate`](super::LocalInvalidate); of [`Rc`] also [`Read`], [`CompareSwap`],
 /// [`FetchAdd`]; of [`Ud`](super::transport::Ud) [`Datagram`](super::Datagram).
@@ -47,26 +49,6 @@ pub(crate) struct What {
     pub(crate) remote: RemoteSlice,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
-}
-
-pub(crate) mod flag {
-    pub(crate) const FENCE: u32 = 1 << 0;
-    pub(crate) const SIGNALED: u32 = 1 << 1;
-    pub(crate) const SOLICITED: u32 = 1 << 2;
-    pub(crate) const INLINE: u32 = 1 << 3;
-}
-
-pub(super) mod opcode {
-    pub(super) const RDMA_WRITE: u32 = 0;
-    pub(super) const RDMA_WRITE_WITH_IMM: u32 = 1;
-    pub(super) const SEND: u32 = 2;
-    pub(super) const SEND_WITH_IMM: u32 = 3;
-    pub(super) const RDMA_READ: u32 = 4;
-    pub(super) const COMPARE_SWAP: u32 = 5;
-    pub(super) const FETCH_ADD: u32 = 6;
-    pub(in crate::qp) const LOCAL_INV: u32 = 7;
-    pub(in crate::qp) const BIND_MW: u32 = 8;
-    pub(super) const SEND_WITH_INV: u32 = 9;
 }
 
 impl What {

@@ -3,8 +3,9 @@
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::abi::{
@@ -33,6 +34,8 @@ pub(crate) struct ContextHandle {
     closes: AtomicBool,
     /// Objects made on it that could not be destroyed.
     leaks: AtomicU64,
+    /// Once it was looked for.
+    provider_file: OnceLock<Option<PathBuf>>,
 }
 
 // SAFETY: verbs may be called from any thread (the library's man pages promise thread safety for
@@ -65,7 +68,8 @@ impl ContextHandle {
 
     fn make(context: NonNull<ibv_context>, closes: bool) -> Result<ContextHandle, Errno> {
         let (closes, leaks) = (AtomicBool::new(closes), AtomicU64::new(0));
-        let handle = ContextHandle { context, closes, leaks };
+        let provider_file = OnceLock::new();
+        let handle = ContextHandle { context, closes, leaks, provider_file };
         super::set_nonblocking(handle.async_fd().as_raw_fd())?;
         Ok(handle)
     }
@@ -133,11 +137,14 @@ impl ContextHandle {
         library_of(post as *const c_void)
     }
 
-    /// The file of that which is mapped, with its links followed.
-    pub(crate) fn provider_file(&self) -> Option<PathBuf> {
-        // SAFETY: the context is open while `self` lives.
-        let post = unsafe { (*self.raw()).ops.post_send }?;
-        super::version::file_of(post as *const c_void)
+    /// The file of that which is mapped, with its links followed. Looked for once.
+    pub(crate) fn provider_file(&self) -> Option<&Path> {
+        let look = || {
+            // SAFETY: the context is open while `self` lives.
+            let post = unsafe { (*self.raw()).ops.post_send }?;
+            super::version::file_of(post as *const c_void)
+        };
+        self.provider_file.get_or_init(look).as_deref()
     }
 
     /// Readable when there are events. Only to wait on: events are read by `next_event`.

@@ -22,6 +22,28 @@ pub(crate) use extended::{SendOps, send_ops};
 /// The most scatter/gather entries of one work request that this crate posts; devices have 30 or so.
 pub(crate) const MAX_SGE: usize = 32;
 
+/// `enum ibv_wr_opcode`.
+pub(crate) mod opcode {
+    pub(crate) const RDMA_WRITE: u32 = 0;
+    pub(crate) const RDMA_WRITE_WITH_IMM: u32 = 1;
+    pub(crate) const SEND: u32 = 2;
+    pub(crate) const SEND_WITH_IMM: u32 = 3;
+    pub(crate) const RDMA_READ: u32 = 4;
+    pub(crate) const COMPARE_SWAP: u32 = 5;
+    pub(crate) const FETCH_ADD: u32 = 6;
+    pub(crate) const LOCAL_INV: u32 = 7;
+    pub(crate) const BIND_MW: u32 = 8;
+    pub(crate) const SEND_WITH_INV: u32 = 9;
+}
+
+/// `enum ibv_send_flags`.
+pub(crate) mod send_flag {
+    pub(crate) const FENCE: u32 = 1 << 0;
+    pub(crate) const SIGNALED: u32 = 1 << 1;
+    pub(crate) const SOLICITED: u32 = 1 << 2;
+    pub(crate) const INLINE: u32 = 1 << 3;
+}
+
 /// Which attributes a transition sets (`enum ibv_qp_attr_mask`).
 pub(crate) mod mask {
     pub(crate) const STATE: i32 = 1 << 0;

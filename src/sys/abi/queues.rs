@@ -166,6 +166,25 @@ pub(crate) struct ibv_wc {
     pub(crate) dlid_path_bits: u8,
 }
 
+impl ibv_wc {
+    /// What C's `= {}` gives.
+    pub(crate) const ZERO: ibv_wc = ibv_wc {
+        wr_id: 0,
+        status: 0,
+        opcode: 0,
+        vendor_err: 0,
+        byte_len: 0,
+        imm_data: 0,
+        qp_num: 0,
+        src_qp: 0,
+        wc_flags: 0,
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    };
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ibv_qp_cap {

@@ -160,21 +160,7 @@ impl Extended {
     /// A poll of the live queue was started, and is at a completion.
     unsafe fn read(&self) -> (ibv_wc, u64) {
         let cq = self.cq.as_ptr();
-        let mut wc = ibv_wc {
-            wr_id: 0,
-            status: 0,
-            opcode: 0,
-            vendor_err: 0,
-            byte_len: 0,
-            imm_data: 0,
-            qp_num: 0,
-            src_qp: 0,
-            wc_flags: 0,
-            pkey_index: 0,
-            slid: 0,
-            sl: 0,
-            dlid_path_bits: 0,
-        };
+        let mut wc = ibv_wc::ZERO;
         let mut time = 0;
         // SAFETY: the queue is live, and at a completion, by this function's own contract; the functions are its own.
         unsafe {

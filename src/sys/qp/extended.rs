@@ -12,37 +12,26 @@ use super::super::abi::{
 };
 use super::super::ops::{self, Newer};
 use super::super::{calls, conv};
-use super::{MAX_SGE, PostSend};
+use super::send_flag::INLINE;
+use super::{MAX_SGE, PostSend, opcode};
 use crate::error::Errno;
 use crate::sys::pd::PdHandle;
 
-/// `enum ibv_wr_opcode`.
-mod opcode {
-    pub(super) const RDMA_WRITE: u32 = 0;
-    pub(super) const RDMA_WRITE_WITH_IMM: u32 = 1;
-    pub(super) const SEND: u32 = 2;
-    pub(super) const SEND_WITH_IMM: u32 = 3;
-    pub(super) const RDMA_READ: u32 = 4;
-    pub(super) const ATOMIC_CMP_AND_SWP: u32 = 5;
-    pub(super) const ATOMIC_FETCH_AND_ADD: u32 = 6;
-    pub(super) const LOCAL_INV: u32 = 7;
-    pub(super) const BIND_MW: u32 = 8;
-    pub(super) const SEND_WITH_INV: u32 = 9;
-}
-
+/// Of `enum ibv_qp_type`.
 const UD: c_uint = 4;
-const INLINE: c_uint = 1 << 3;
 
 /// What work requests are to be posted (`enum ibv_qp_create_send_ops_flags`): bit n for the opcode n.
 pub(crate) mod send_ops {
-    pub(crate) const SENDS: u64 = 1 << 2 | 1 << 3;
-    pub(crate) const WRITES: u64 = 1 << 0 | 1 << 1;
-    pub(crate) const READ: u64 = 1 << 4;
-    pub(crate) const ATOMICS: u64 = 1 << 5 | 1 << 6;
-    pub(crate) const LOCAL_INVALIDATE: u64 = 1 << 7;
+    use super::opcode;
+
+    pub(crate) const SENDS: u64 = 1 << opcode::SEND | 1 << opcode::SEND_WITH_IMM;
+    pub(crate) const WRITES: u64 = 1 << opcode::RDMA_WRITE | 1 << opcode::RDMA_WRITE_WITH_IMM;
+    pub(crate) const READ: u64 = 1 << opcode::RDMA_READ;
+    pub(crate) const ATOMICS: u64 = 1 << opcode::COMPARE_SWAP | 1 << opcode::FETCH_ADD;
+    pub(crate) const LOCAL_INVALIDATE: u64 = 1 << opcode::LOCAL_INV;
     /// Those, and sends that invalidate a key.
-    pub(crate) const INVALIDATE: u64 = LOCAL_INVALIDATE | 1 << 9;
-    pub(crate) const BIND: u64 = 1 << 8;
+    pub(crate) const INVALIDATE: u64 = LOCAL_INVALIDATE | 1 << opcode::SEND_WITH_INV;
+    pub(crate) const BIND: u64 = 1 << opcode::BIND_MW;
 }
 
 /// Sends are posted on it by these calls, and those by the plain one that the provider did not take when it was made:
@@ -75,7 +64,7 @@ pub(super) unsafe fn create(
     asked: SendOps,
 ) -> Result<(NonNull<ibv_qp>, Extended), Errno> {
     let to_extended = Newer::get().qp_to_qp_ex.ok_or(Errno::EOPNOTSUPP)?;
-    let (mut attr, made) = {
+    let (attr, made) = {
         let without = [0, send_ops::LOCAL_INVALIDATE, send_ops::LOCAL_INVALIDATE | send_ops::BIND];
         let mut attempts = without.into_iter().map(|without| {
             let mut attr = attributes(pd, init, asked.flags & !without);
@@ -95,7 +84,7 @@ pub(super) unsafe fn create(
     // SAFETY: just made; its functions are put there by then.
     match extended.filter(|extended| unsafe { is_complete(extended.as_ptr()) }) {
         Some(extended) => {
-            init.cap = std::mem::take(&mut attr.cap);
+            init.cap = attr.cap;
             let all_or_nothing = asked.all_or_nothing;
             Ok((qp, Extended { qp: extended, plain, all_or_nothing }))
         }
@@ -171,8 +160,8 @@ unsafe fn takes(qp: *mut ibv_qp_ex, chain: *const ibv_send_wr) -> bool {
                 opcode::SEND => field!(qp, wr_send).is_some(),
                 opcode::SEND_WITH_IMM => field!(qp, wr_send_imm).is_some(),
                 opcode::RDMA_READ => field!(qp, wr_rdma_read).is_some(),
-                opcode::ATOMIC_CMP_AND_SWP => field!(qp, wr_atomic_cmp_swp).is_some(),
-                opcode::ATOMIC_FETCH_AND_ADD => field!(qp, wr_atomic_fetch_add).is_some(),
+                opcode::COMPARE_SWAP => field!(qp, wr_atomic_cmp_swp).is_some(),
+                opcode::FETCH_ADD => field!(qp, wr_atomic_fetch_add).is_some(),
                 opcode::LOCAL_INV => field!(qp, wr_local_inv).is_some(),
                 opcode::BIND_MW => field!(qp, wr_bind_mw).is_some(),
                 opcode::SEND_WITH_INV => field!(qp, wr_send_inv).is_some(),
@@ -213,7 +202,7 @@ impl Extended {
                 return Err(Errno::EOPNOTSUPP);
             };
             // SAFETY: the operation is that of the queue pair's own context; else by this function's own contract.
-            // The two ways may take turns. Room for what comes this way was asked for by the depth.
+            // The two ways may take turns.
             return conv::zero_or_errno(unsafe { plain(qp.cast(), chain, bad) });
         };
         // SAFETY: the operations are the queue pair's own.
@@ -271,12 +260,12 @@ unsafe fn tell(qp: *mut ibv_qp_ex, wr: *const ibv_send_wr) {
                 let info = &raw const (*bind).bind_info;
                 return call!(qp, wr_bind_mw, (*bind).mw, (*bind).rkey, info);
             }
-            opcode::ATOMIC_CMP_AND_SWP => {
+            opcode::COMPARE_SWAP => {
                 let to = (*wr).wr.atomic;
                 let (compare, swap) = (to.compare_add, to.swap);
                 call!(qp, wr_atomic_cmp_swp, to.rkey, to.remote_addr, compare, swap);
             }
-            opcode::ATOMIC_FETCH_AND_ADD => {
+            opcode::FETCH_ADD => {
                 let to = (*wr).wr.atomic;
                 call!(qp, wr_atomic_fetch_add, to.rkey, to.remote_addr, to.compare_add);
             }

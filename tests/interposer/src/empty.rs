@@ -145,18 +145,10 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_
         let Some(entry) = ring.pop() else { break };
         let completion = ibv_wc {
             wr_id: entry.wr_id,
-            status: 0,
             opcode: entry.opcode,
-            vendor_err: 0,
             byte_len: BYTES,
-            imm_data: 0,
             qp_num: entry.qp_num,
-            src_qp: 0,
-            wc_flags: 0,
-            pkey_index: 0,
-            slid: 0,
-            sl: 0,
-            dlid_path_bits: 0,
+            ..ibv_wc::ZERO
         };
         // SAFETY: `count` is below the room that the caller has.
         unsafe { wc.add(count as usize).write(completion) };
